@@ -15,14 +15,14 @@ constexpr char kPrefix[] = "bypass-pump ";  // behind the zero that makes a name
 constexpr std::size_t kPrefixBytes = sizeof kPrefix - 1;
 constexpr char kDigits[] = "0123456789abcdef";
 
-/// What follows as hexadecimal digits, for who reads /proc/net/unix.
+/// The fields behind the prefix, in hexadecimal digits so that they can be read in /proc/net/unix.
 struct Packed {
   std::uint64_t serial;
   std::array<std::uint8_t, 16> local, remote;
   std::uint16_t local_port, remote_port;
   std::uint8_t domain;
 };
-constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1;  // without what pads the struct
+constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1;  // without the struct's padding
 constexpr std::size_t kNameBytes = 1 + kPrefixBytes + 2 * kPackedBytes;
 static_assert(kNameBytes <= sizeof(sockaddr_un::sun_path));
 static_assert(offsetof(Packed, domain) + 1 == kPackedBytes);

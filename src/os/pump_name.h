@@ -1,9 +1,9 @@
-// PumpName: what a socket is called that stands for a TCP connection which a process of ours pumps
+// PumpName: the name of a socket that stands for a TCP connection which a process of ours pumps
 // (runtime/family/pump.h).
 //
-// It is one end of a pair of Unix sockets, and bound to an abstract name (unix(7)) that says whose names the connection
-// has. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. Nothing is allowed by such a
-// name: whoever can hand a socket on could have connected it to any address in a namespace of its own.
+// The socket is one end of a pair of Unix sockets, bound to an abstract name (unix(7)). The name holds the connection's
+// two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. Such a name gives no
+// rights: a process that can pass a socket on could have connected it to any address in a network namespace of its own.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,16 +17,17 @@
 namespace bypass::socket {
 
 struct PumpName {
-  std::uint8_t domain = 0;  // AF_INET or AF_INET6: of the program's socket
+  std::uint8_t domain = 0;  // AF_INET or AF_INET6: the domain of the program's socket
   Endpoint local, remote;
   bool operator==(const PumpName&) const = default;
 };
 
-/// How long such an address is.
+/// The length of such an address.
 inline constexpr socklen_t kPumpNameLength = 105;
-/// Writes it; `serial` is a number that no other such name of the network namespace has. The length for bind().
+/// Writes the name. `serial`: a number that no other such name in the network namespace has. Returns the length for
+/// bind().
 socklen_t write_pump_name(const PumpName& name, std::uint64_t serial, sockaddr_un& out);
-/// Of a name that getsockname() has told, `length` bytes long; nullopt: it is none of ours.
+/// Reads a name that getsockname() has told, `length` bytes long; nullopt: the name is not ours.
 [[nodiscard]] std::optional<PumpName> read_pump_name(const sockaddr_un& name, socklen_t length);
 
 }  // namespace bypass::socket

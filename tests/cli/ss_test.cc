@@ -374,7 +374,7 @@ TEST_F(Ss, WrongFilter_IsSaidAndEndsWith2) {
       {"sport = :80 )", "')' was not expected there"},
       {"dst 10.9.0", "'10.9.0' is no address"},
       {"sport = :80 or", "the expression ends too early"},
-      {"pid = 3", "'pid' is none of"},
+      {"pid = 3", "'pid' is not understood; accepted are sport"},
       {"sport", "a port is missing: accepted behind sport is :80, 80 or a service's name"},
       {"dport =", "a port is missing: accepted behind dport is"},
       {"path lane", "'lane' is no path; accepted are undecided, kernel, wire, dual, shm, rc, framed"},

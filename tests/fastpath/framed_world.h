@@ -130,13 +130,13 @@ class FramedWorld {
   void run_for(Duration duration) {
     run_until([] { return false; }, duration);
   }
-  /// Everything has gone: nothing may be left of it. What is, or empty.
+  /// Lets everything go. Returns what is left over then; empty: nothing.
   std::string leftovers();
 
   std::string read(std::size_t side, std::size_t most = SIZE_MAX) { return calls(side).read(*tcb[side], most); }
-  /// All of it, however long it takes.
+  /// Writes the whole text, however long that takes.
   void write(std::size_t side, const std::string& text);
-  /// So many bytes, or what came of them in 10 s.
+  /// Receives so many bytes, or what arrives within 10 s.
   std::string receive(std::size_t side, std::size_t bytes);
   [[nodiscard]] Framed* framed(std::size_t side) {
     return tcb[side] != nullptr && FramedTcp::has(*tcb[side]) ? &FramedTcp::of(*tcb[side]) : nullptr;

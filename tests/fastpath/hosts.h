@@ -71,7 +71,7 @@ class Hosts {
   [[nodiscard]] LaneAddress address(std::size_t i) const;
   [[nodiscard]] unsigned deaths() const { return deaths_; }
   [[nodiscard]] std::uint64_t lane_bytes() const { return lane_bytes_; }
-  /// A stream that a test disturbs: what becomes of it is not looked at.
+  /// For a stream that the test disturbs: its fate is not checked.
   void give_up(std::size_t i) { given_up_.resize(config_.connections), given_up_[i] = true; }
   bypass::sim::Random& random() { return random_; }
 

@@ -1,4 +1,5 @@
-// The wires that the verbs' semantics must outlive: loss, doubling, reordering, harm, all of it, and a bottleneck.
+// The wires on which the verbs must keep their semantics: with loss, duplicates, reordering, corruption, all of these
+// together, and with a bottleneck.
 #pragma once
 
 #include <array>

@@ -57,9 +57,9 @@ class FakeDevice {
   FakeDevice& operator=(const FakeDevice&) = delete;
   ~FakeDevice();
 
-  /// A frame from the wire, into the oldest receive request. False: there is none.
+  /// Puts a frame from the wire into the oldest receive request. False: no request is posted.
   bool arrive(const std::string& frame, bool checksums_good = false, std::uint64_t time = 0);
-  /// What was posted is sent; those that asked for it are completed.
+  /// Sends what was posted, and completes the requests that asked for a completion.
   void send_all();
   /// The queue pair fails: all that was posted is completed with an error.
   void fail();
@@ -79,7 +79,7 @@ class FakeDevice {
   bool soft = false;        // one of the software library's
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   std::string problem;    // what it says of an opening that fails
-  std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
+  std::uint32_t mtu = 0;  // the MTU of the device's wire; 0: the device does not tell it
   std::vector<std::string> sent;
   std::set<std::thread::id> flow_threads;  // that asked for rules
 

@@ -81,7 +81,7 @@ class FakeKernel {
 
   packet::Libc before_;
   std::map<ino_t, Kind> sockets_;
-  std::map<Kind, int> peers_;  // of the newest socket of its kind: our end of it
+  std::map<Kind, int> peers_;  // our end of the newest socket of each kind
   bool lost_ = false;
 };
 

@@ -42,8 +42,8 @@ class PortFixture : public testing::Test {
     ASSERT_NE(port, nullptr) << problem;
   }
 
-  // The device's thread sets it, where need be after the data path has looked, and wakes who sleeps: it has done so
-  // when it sleeps again, and what a test arms then is woken by nothing else.
+  // The device's thread sets the link's state, perhaps after the data path has looked, and then wakes a sleeper. When
+  // the thread sleeps again, it has done both. So nothing else wakes what a test arms afterwards.
   void await_link(LinkState state) const {
     while (port->link() != state || !is_asleep.load(std::memory_order_acquire)) {
       (void)received();

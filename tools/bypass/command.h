@@ -10,7 +10,8 @@ namespace bypass::tool {
 
 // Exit codes. A script tells "nothing there" from "called wrongly".
 inline constexpr int kOk = 0;
-inline constexpr int kNothing = 1;  // no process found, the configuration has problems, or the output finds no room
+// no process was found, the configuration has problems, or the output could not be written
+inline constexpr int kNothing = 1;
 inline constexpr int kUsage = 2;
 
 inline constexpr int kLargestPid = 1 << 22;
@@ -21,7 +22,7 @@ struct ShowOptions {
   bool all = false;  // counters that are zero, too
 };
 
-/// As of ss(8).
+/// The options are those of ss(8).
 struct SsOptions {
   bool tcp = false, udp = false;  // neither: both
   bool all = false, listening = false;
@@ -33,7 +34,7 @@ struct SsOptions {
 };
 
 struct ConfigOptions {
-  int pid = 0;  // 0: of a program started from here
+  int pid = 0;  // 0: for a program started from here
   bool json = false;
   bool markdown = false;  // docs/settings.md
   bool toml = false;      // config/bypass.toml
@@ -48,15 +49,15 @@ struct SetOptions {
 int run_stat(const ShowOptions& options);
 int run_why(const ShowOptions& options);
 int run_ss(const SsOptions& options);
-/// `bypass run`: the words behind it. Returns only when the program does not begin.
+/// `bypass run`: runs the program in `words`. Returns only when the program does not begin.
 int run_program(const std::vector<std::string>& words);
 int run_config(const ConfigOptions& options);
 int run_set(const SetOptions& options);
 
-/// The processes that a command is about, from the run directory of this user's configuration (root: from
-/// everybody's). Prints what cannot be read, and when there is none why that may be.
+/// The processes that a command is about, from the run directory of this user's configuration (for root: from every
+/// user's). Prints which ones cannot be read. If there are none, it prints why that may be.
 observe::Listing find_processes(int pid);
-/// The same without a word.
+/// The same, but prints nothing.
 observe::Listing read_processes(int pid);
 
 }  // namespace bypass::tool

@@ -27,7 +27,7 @@ std::string shown_value(const Setting& setting, const runtime::SettingValue& val
   return is_number(setting) && value.text != setting.word ? fmt::format("{} {}", value.text, setting.unit) : value.text;
 }
 
-// Accepted and without effect yet.
+// The note for a setting that is accepted and has no effect yet.
 std::string not_built(const Setting& setting) {
   return setting.built ? "" : "not built yet";
 }
@@ -62,7 +62,7 @@ struct PortPlan {
   CardPlan card;
 };
 
-/// Of ports on cards. It also asks whether this user may have the card now, which is too much for `bypass run`.
+/// For ports on cards. It also asks whether this user may have the card now, which is too much for `bypass run`.
 std::vector<PortPlan> port_plans(const Config& config) {
   std::vector<PortPlan> plans;
   for (const runtime::PortConfig& port : config.ports) {
@@ -110,7 +110,7 @@ void print_as_json(const Config& config) {
   print_json(Json{{"settings", settings}, {"plans", plans}, {"problems", problems}});
 }
 
-/// `right`: in itself it is, and names what is not there.
+/// `right`: the configuration itself is right, but names something that does not exist.
 void print_problems(const Config& config, bool right) {
   if (config.ok()) return;
   std::fflush(stdout);
@@ -138,8 +138,8 @@ runtime::Origin origin_of(const std::string& where) {
   return where.starts_with("profile ") ? runtime::Origin::kProfile : runtime::Origin::kFile;
 }
 
-/// What the process has left in its stats file; its environment may have been written over since (setproctitle). What
-/// is wrong with it stands in `bypass why`.
+/// The configuration that the process has left in its stats file. Its environment may have been overwritten since
+/// (setproctitle). `bypass why` tells what is wrong with it.
 Config config_of(const observe::Snapshot& process) {
   std::vector<std::string> variables;
   for (const auto& entry : process.settings)

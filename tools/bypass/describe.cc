@@ -22,7 +22,7 @@ bool is_number(const std::string& cell) {
   return !cell.empty() && cell.find_first_not_of("0123456789.-") == std::string::npos;
 }
 
-// Characters, not bytes: "µs" is two wide.
+// The width in characters, not in bytes: "µs" is two wide.
 std::size_t width_of(const std::string& text) {
   std::size_t width = 0;
   for (const char c : text) width += (c & 0xc0) != 0x80 ? 1 : 0;

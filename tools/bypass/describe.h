@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 std::string protocol_text(std::uint8_t protocol);
 /// "10.9.0.1:80"; "-" for nothing.
 std::string endpoint_text(const IpAddress& address, std::uint16_t port);
-/// What a record's field holds, fit to be printed.
+/// The text in a record's field, made printable.
 template <std::size_t size>
 std::string field_text(const std::array<char, size>& field) {
   return observe::printable(field);
@@ -23,16 +23,16 @@ std::string field_text(const std::array<char, size>& field) {
 
 Json process_json(const observe::Snapshot& process);  // pid, command, …: what each command begins with
 Json port_json(const observe::PortRecord& port);
-/// What counts bytes and has a round-trip time.
+/// Whether the socket counts bytes and has a round-trip time.
 bool is_connection(const observe::SocketRecord& socket);
-/// Whose bytes do not go by TCP, so that TCP's round-trip time and windows say nothing of it.
+/// Whether the socket's bytes do not go by TCP. Then TCP's round-trip time and windows tell nothing about them.
 bool is_beside_tcp(const observe::SocketRecord& socket);
 Json socket_json(const observe::SocketRecord& socket);
 Json why_json(const observe::WhyRecord& why);
 std::vector<std::string> port_addresses(const observe::PortRecord& port);
 std::string port_name(const observe::PortRecord& port);
 
-/// Bytes that are no UTF-8, as a setting of the environment may have them, are replaced.
+/// Bytes that are not UTF-8, as a setting in the environment may have them, are replaced.
 void print_json(const Json& json);
 /// Columns as wide as their widest cell; the first row is the heading. Numbers are set to the right.
 void print_table(const std::vector<std::vector<std::string>>& rows, const char* indent);

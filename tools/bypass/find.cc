@@ -1,4 +1,4 @@
-// Which processes there are, and what to say when there are none.
+// Finds the processes, and tells why there may be none.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -21,20 +21,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As the command's own environment has it.
+/// The configuration in the command's own environment.
 const runtime::Config& configuration() {
   static const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
   return config;
 }
 
-/// What is refused is not looked in.
+/// Tells why a run directory is refused. It is not searched then.
 void tell_run_dir_problem() {
   for (const runtime::ConfigProblem& problem : configuration().problems)
     if (problem.name == "BYPASS_RUN_DIR" || problem.name == "run_dir")
       fmt::print(stderr, "bypass: {}\n", problem.message());
 }
 
-/// The one that has a name in /dev/shm or /run/user that is a user's number, perhaps with digits behind.
+/// Adds the user of each name in /dev/shm or /run/user that is a user's number, perhaps with digits behind.
 void add_users(const char* folder, std::string_view front, std::set<uid_t>& users) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {

@@ -26,7 +26,7 @@ using observe::SocketState;
 
 using Inode = unsigned long;
 
-/// Of each socket of the process, its numbers.
+/// The numbers of each socket of the process.
 std::map<Inode, std::set<int>> sockets_of(int pid) {
   std::map<Inode, std::set<int>> found;
   std::error_code error;
@@ -40,7 +40,7 @@ std::map<Inode, std::set<int>> sockets_of(int pid) {
   return found;
 }
 
-/// include/net/tcp_states.h; a datagram socket is TCP_ESTABLISHED or TCP_CLOSE.
+/// As in include/net/tcp_states.h. A datagram socket is TCP_ESTABLISHED or TCP_CLOSE.
 SocketState state_of(unsigned number, std::uint8_t protocol) {
   if (protocol == IPPROTO_UDP) return SocketState::kOpen;
   static constexpr std::array kStates = {SocketState::kClosed,      SocketState::kEstablished, SocketState::kSynSent,
@@ -52,7 +52,8 @@ SocketState state_of(unsigned number, std::uint8_t protocol) {
   return number < kStates.size() ? kStates[number] : SocketState::kClosed;
 }
 
-/// Four or sixteen bytes, as words of the host's order in hexadecimal digits. The kernel's wildcard is no address here.
+/// Reads four or sixteen bytes, as words of the host's order in hexadecimal digits. The kernel's wildcard counts as no
+/// address.
 bool read_address(const char* digits, std::size_t length, IpAddress& out) {
   std::array<std::uint32_t, 4> words{};
   const std::size_t count = length / 8;
@@ -66,7 +67,7 @@ bool read_address(const char* digits, std::size_t length, IpAddress& out) {
   return count == words.size();
 }
 
-/// A line of /proc/PID/net/tcp and its like: proc_pid_net(5).
+/// Reads a line of /proc/PID/net/tcp and the like: proc_pid_net(5).
 bool read_line(const std::string& line, std::uint8_t protocol, SocketRecord& out, Inode& inode) {
   std::array<char, 33> local{}, remote{};
   unsigned local_port = 0, remote_port = 0, state = 0, tx = 0, rx = 0;
@@ -110,7 +111,8 @@ bool has_path(const SocketRecord& record, SocketPath path) {
   return record.path == static_cast<std::uint8_t>(path);
 }
 
-/// They may be long, and are one network namespace's: its processes have them in common.
+/// The kernel's tables, one set for each network namespace. They may be long, and the processes of a namespace have
+/// them in common.
 class TablesOfNamespaces {
  public:
   const Tables& of(int pid) {

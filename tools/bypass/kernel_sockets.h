@@ -1,4 +1,4 @@
-// The sockets of a process that are the kernel's, as /proc tells of them: `bypass ss` shows them beside our own.
+// The sockets of a process that are the kernel's, as /proc shows them. `bypass ss` shows them beside our own.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,10 @@
 
 namespace bypass::tool {
 
-/// Adds those that a process's stats file does not have, with path `kernel`; of those that it has and whose bytes the
-/// kernel carries (path `kernel`), or that are on shared memory with the kernel's connection beneath, what the kernel
-/// knows better. Nothing, where /proc is not to be read: another user's process, or another pid namespace's.
+/// Adds the sockets that a process's stats file does not have, with path `kernel`. It also fills in what only the
+/// kernel knows, for two kinds of sockets in the file: those whose bytes the kernel carries (path `kernel`), and those
+/// on shared memory with a connection of the kernel's beneath. Where /proc cannot be read, it adds nothing: for another
+/// user's process, or in another pid namespace.
 void add_kernel_sockets(std::vector<observe::Snapshot>& processes);
 
 }  // namespace bypass::tool

@@ -20,7 +20,7 @@ namespace {
 
 using namespace bypass::tool;
 
-/// Empty: it is one.
+/// Empty: the word is a pid.
 std::string pid_problem(const std::string& word) {
   const auto number = bypass::runtime::parse_number(word);
   if (number && *number >= 1 && *number <= kLargestPid) return "";
@@ -31,7 +31,7 @@ CLI::Validator is_pid() {
   return {pid_problem, "PID", "pid"};
 }
 
-// As a word and as an option.
+// Takes the pid as a word or as an option.
 void add_pid(CLI::App& command, int& pid, const char* meaning) {
   auto* const both = command.add_option_group("process")->require_option(0, 1);
   both->add_option("PID", pid, meaning)->check(is_pid());
@@ -45,7 +45,7 @@ void add_show_options(CLI::App& command, ShowOptions& options) {
   command.add_flag("--json", options.json, "Print JSON");
 }
 
-// Flags and their letters as of ss(8).
+// The flags and their letters are those of ss(8).
 void add_ss_options(CLI::App& command, SsOptions& options) {
   command.add_flag("-t,--tcp", options.tcp, "TCP sockets");
   command.add_flag("-u,--udp", options.udp, "UDP sockets");
@@ -95,7 +95,7 @@ int called_wrongly(CLI::App& app, const CLI::ParseError& error, std::string_view
   return kUsage;
 }
 
-/// Output that nobody gets is no success: /dev/full, a full disk.
+/// Output that could not be written is no success: /dev/full, a full disk.
 int finish(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   fmt::print(stderr, "bypass: standard output: cannot write to file: {}\n", std::strerror(errno));
@@ -103,7 +103,7 @@ int finish(int code) {
 }
 
 int run(int argc, char** argv) {
-  // What follows is the program's own: its options are none of ours.
+  // The words that follow belong to the program: its options are not ours.
   if (argc > 1 && std::string_view(argv[1]) == "run") return run_program({argv + 2, argv + argc});
   CLI::App app(
       "Looks into the processes that run on libbypass, the kernel-bypass socket library.\n"
@@ -115,7 +115,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 done; 1 no such process, the configuration has problems, or what is to be shown cannot be "
       "written; "
       "2 called wrongly. Of run: the "
-      "program's; 125 the configuration has problems, 126 the program cannot be run so, 127 there is none.");
+      "program's; 125 the configuration has problems, 126 the program cannot be run, 127 there is no such program.");
 
   ShowOptions stat_options;
   CLI::App* const stat = app.add_subcommand("stat", "Ports, sockets and protocol counters of running processes");
@@ -159,7 +159,7 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "{}", app.help());
     return kUsage;
   }
-  // As of git(1): help [SUBCOMMAND].
+  // As in git(1): help [SUBCOMMAND].
   if (std::string_view(argv[1]) == "help") {
     const bool known = argc > 2 && has(app, argv[2]);
     if (argc > 2 && !known) return no_such_subcommand(app, argv[2]);
@@ -185,7 +185,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return finish(run(argc, argv));
-  } catch (const std::system_error& error) {  // fmt's, of a buffer that could not be emptied
+  } catch (const std::system_error& error) {  // fmt throws it for a buffer that could not be written
     fmt::print(stderr, "bypass: standard output: {}\n", error.what());
     return kNothing;
   }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kCannotRun = 126, kNotThere = 127;
 
-// What exec and the dynamic linker go by, at the file's begin.
+// The beginning of the file, by which exec and the dynamic linker go.
 class FileHead {
  public:
   explicit FileHead(const std::string& path) {
@@ -44,7 +44,7 @@ class FileHead {
   std::size_t size_ = 0;
 };
 
-/// What a shared library says of itself to the dynamic linker.
+/// What a shared library tells the dynamic linker about itself.
 class DynamicSection {
  public:
   explicit DynamicSection(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
@@ -69,7 +69,7 @@ class DynamicSection {
     }
     return false;
   }
-  /// By its address in the process.
+  /// The text at an address in the process.
   [[nodiscard]] std::string text_at(std::uint64_t address) const {
     std::array<char, 256> text{};
     for (const Elf64_Phdr& segment : loaded_)
@@ -89,7 +89,7 @@ class DynamicSection {
   std::vector<Elf64_Phdr> loaded_;
 };
 
-// "#!/usr/bin/env python3": what the kernel would start.
+// The interpreter that the kernel would start, such as in "#!/usr/bin/env python3".
 std::string interpreter_of(std::string_view head) {
   if (!head.starts_with("#!")) return "";
   const auto words = runtime::split_words(head.substr(2, head.find('\n') - 2));
@@ -99,13 +99,13 @@ std::string interpreter_of(std::string_view head) {
 bool is_dynamic(const FileHead& head, const Elf64_Ehdr& elf) {
   for (std::size_t i = 0; i < elf.e_phnum; i++) {
     Elf64_Phdr segment;
-    if (!head.get(elf.e_phoff + i * elf.e_phentsize, segment)) return true;  // not known: let it try
+    if (!head.get(elf.e_phoff + i * elf.e_phentsize, segment)) return true;  // not known: the dynamic linker may try
     if (segment.p_type == PT_INTERP) return true;
   }
   return false;
 }
 
-// ld.so(8), secure-execution mode.
+// See ld.so(8), secure-execution mode.
 std::string privilege_problem(const std::string& path) {
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return "";

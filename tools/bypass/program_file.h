@@ -1,4 +1,4 @@
-// The file behind a program's name, and whether a library can be preloaded into what it starts.
+// The file behind a program's name, and whether a library can be preloaded into the program.
 #pragma once
 
 #include <string>
@@ -6,21 +6,21 @@
 namespace bypass::tool {
 
 struct ProgramFile {
-  std::string path;     // to be executed; empty: there is none, or it cannot be executed
+  std::string path;     // the file to execute; empty: there is none, or it cannot be executed
   std::string problem;  // … why
   int exit_code = 0;    // … and how env(1) and the shells end then: 126 or 127
 };
 
-/// Looks it up as execvp(3) does, in `search` (PATH).
+/// Looks the name up as execvp(3) does, in `search` (PATH).
 ProgramFile find_program(const std::string& name, const char* search);
 
-/// Whether it looks like what LD_PRELOAD takes.
+/// Whether the file looks like what LD_PRELOAD takes.
 bool is_shared_object(const std::string& path);
-/// What such a library is called by those that are linked to it; empty: nothing.
+/// The name by which other files link to such a library; empty: it has none.
 std::string soname_of(const std::string& path);
 
-/// Why the dynamic linker would not take LD_PRELOAD for it: a static program, another architecture, one that gives
-/// itself a user, a group or capabilities. A script's interpreter stands for it. Empty: it would.
+/// Why the dynamic linker would ignore LD_PRELOAD for the file: a static program, another architecture, or a program
+/// that gives itself a user, a group or capabilities. For a script, its interpreter counts. Empty: LD_PRELOAD works.
 std::string preload_problem(const std::string& path);
 
 }  // namespace bypass::tool

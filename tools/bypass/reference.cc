@@ -26,7 +26,7 @@ std::string_view shown(const Setting& setting) {
   return setting.fallback.empty() || setting.key == "port" ? setting.example : setting.fallback;
 }
 
-// Wrapped at spaces to comment lines of at most 100 characters.
+// Wraps the text at spaces to comment lines of at most 100 characters.
 std::string comment(const std::string& text) {
   constexpr std::size_t kWidth = 98;
   std::string out, line;

@@ -1,5 +1,5 @@
 // Texts made from the settings table alone, whatever the environment: docs/settings.md, config/bypass.toml and
-// config/profiles. Tests hold the files to them.
+// config/profiles. Tests compare the files with them.
 #pragma once
 
 #include <string>

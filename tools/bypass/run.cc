@@ -1,4 +1,4 @@
-// bypass run: a program with libbypass preloaded, and the settings as options.
+// bypass run: runs a program with libbypass preloaded, and with settings given as options.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,20 +23,20 @@ namespace {
 namespace fs = std::filesystem;
 using runtime::Setting;
 
-// As env(1) ends: the program's own codes lie below, mostly.
+// The exit codes of env(1): most of a program's own codes lie below.
 constexpr std::string_view kLibrary = "libbypass.so";
 constexpr int kNotStarted = 125, kCannotRun = 126, kNotThere = 127;
 
 struct Given {
   std::string value;
-  std::string option;  // as it was written: "--mtu", "--set tcp.retries2"
+  std::string option;  // as the user wrote it: "--mtu", "--set tcp.retries2"
 };
 
 struct RunOptions {
-  std::map<std::string, Given> variables;  // by BYPASS_NAME
+  std::map<std::string, Given> variables;  // by name (BYPASS_NAME)
   std::string library;
   std::vector<std::string> program;
-  std::string switch_before;  // "--local", where it stands alone right before the program
+  std::string switch_before;  // "--local", where it stands alone right before the program's name
   bool help = false;
 };
 
@@ -59,7 +59,7 @@ bool is_switch_value(std::string_view word) {
   return std::find(std::begin(kValues), std::end(kValues), word) != std::end(kValues);
 }
 
-/// `mark`: what stands in front of a name where it is written.
+/// `mark`: what the user writes in front of the name.
 std::string suggestion(std::string_view name, const std::vector<std::string_view>& names, std::string_view mark) {
   const std::string_view near = runtime::nearest(name, names);
   return near.empty() ? "" : fmt::format(" (did you mean {}{}?)", mark, near);
@@ -71,7 +71,8 @@ std::string nearest_option(std::string_view name) {
   return suggestion(name, {names.begin(), names.end()}, "--");
 }
 
-/// By its variable's name, whose prefix would make everything look near, or its key.
+/// The setting nearest to `name`: by its variable's name, or by its key. The variables' common prefix is left out, as
+/// it would make every name look near.
 std::string nearest_setting(std::string_view name) {
   constexpr std::string_view kPrefix = "BYPASS_";
   const bool by_variable = name.starts_with(kPrefix);
@@ -141,7 +142,7 @@ class Words {
     }
     return true;
   }
-  /// NAME=VALUE, the name as a variable's or as in the file.
+  /// Takes NAME=VALUE, with the variable's name or the one in the file.
   static bool take_assignment(const std::string& text, RunOptions& options, std::string& problem) {
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
@@ -161,7 +162,7 @@ class Words {
   std::size_t at_ = 0;
 };
 
-// Beside the command, as the build leaves it; where the installation puts it.
+// Looks beside the command, where the build leaves the library, then where the installation puts it.
 std::string find_library() {
   std::error_code error;
   const fs::path own = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -218,7 +219,7 @@ int fail(int code, const std::string& problem) {
   return code;
 }
 
-/// Names what was written: the option where the value came by one, or might have come.
+/// Names what the user wrote: the option, where the value came by one or might have come by one.
 std::string told(runtime::ConfigProblem problem, const RunOptions& options) {
   const Setting* const setting = runtime::setting_by_env(problem.name);
   if (setting == nullptr) return problem.message();
@@ -229,7 +230,7 @@ std::string told(runtime::ConfigProblem problem, const RunOptions& options) {
   return problem.message();
 }
 
-/// `--local maybe`: the word was meant for the switch, as likely as not.
+/// For `--local maybe`: the word may well have been meant as the switch's value.
 std::string hint_of_value(const RunOptions& options, int code) {
   if (options.switch_before.empty() || code != kNotThere) return "";
   return fmt::format(" (for a value: {}={})", options.switch_before, options.program[0]);

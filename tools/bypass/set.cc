@@ -1,4 +1,4 @@
-// bypass set: failures by hand, for drills.
+// bypass set: makes failures by hand, for drills.
 #include <fmt/format.h>
 
 #include "command.h"
@@ -6,7 +6,7 @@
 namespace bypass::tool {
 
 namespace {
-/// A process that computes looks some times a second; one that sleeps, when it wakes.
+/// How long to wait. A process that computes looks a few times a second; one that sleeps looks when it wakes.
 constexpr int kPatienceMs = 2000;
 }  // namespace
 

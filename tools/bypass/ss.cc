@@ -1,5 +1,5 @@
-// bypass ss: the sockets of every process that uses the bypass, those that were left to the kernel included, as ss(8)
-// shows the kernel's.
+// bypass ss: shows the sockets of every process that uses the bypass, as ss(8) shows the kernel's. It also shows those
+// that were left to the kernel.
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -39,7 +39,8 @@ std::string address_text(const IpAddress& address, bool is_v6) {
   return std::string(runtime::to_text(address).view());
 }
 
-/// In front of a colon. As ss(8): what is at every IPv6 address is at every IPv4 address, too.
+/// The address in front of the colon. As in ss(8): what listens at every IPv6 address listens at every IPv4 address,
+/// too.
 std::string shown_address(const IpAddress& address, const Row& row) {
   const IpAddress& local = row.socket->local_address;
   if (row.is_v6 && address.is_any() && (local.is_any() || local.is_v4())) return "*";
@@ -63,7 +64,8 @@ double milliseconds(std::uint32_t us) {
   return us / 1000.0;
 }
 
-// ss -i: what is not known is left out, and so are the time and the windows of a TCP that lies idle beneath.
+// The text of ss -i. It leaves out what is not known, and the time and the windows of a TCP that is idle beneath
+// another path.
 std::string info_text(const SocketRecord& s) {
   if (!is_connection(s) || s.state == static_cast<std::uint8_t>(SocketState::kTimeWait)) return "";
   const bool by_tcp = !is_beside_tcp(s);
@@ -78,7 +80,7 @@ std::string info_text(const SocketRecord& s) {
     if (s.srtt_us != 0) append(fmt::format("rtt:{:g}/{:g}", milliseconds(s.srtt_us), milliseconds(s.rttvar_us)));
     add("mss", s.mss);
     add("cwnd", s.cwnd / mss);
-    if (s.ssthresh / mss < 0xffff) add("ssthresh", s.ssthresh / mss);  // no loss yet: none
+    if (s.ssthresh / mss < 0xffff) add("ssthresh", s.ssthresh / mss);  // a larger value means no loss yet
   }
   add("bytes_acked", s.tx_bytes);
   add("bytes_received", s.rx_bytes);
@@ -111,7 +113,7 @@ Json row_json(const Row& row, const SsOptions& options) {
   return json;
 }
 
-/// The columns of ss: addresses are set against their ports.
+/// The columns of ss: an address is set to the right, its port to the left.
 class Table {
  public:
   void add(std::vector<std::string> cells) {
@@ -135,7 +137,7 @@ class Table {
 
  private:
   static constexpr std::size_t kColumns = 9, kLocalPort = 5, kPeerPort = 7;
-  std::vector<std::vector<std::string>> rows_;  // the last cell of each follows as it is
+  std::vector<std::vector<std::string>> rows_;  // the last cell of each row is written as it is
   std::array<std::size_t, kColumns> widths_{};
 };
 
@@ -161,18 +163,18 @@ void print_rows(const std::vector<Row>& rows, const SsOptions& options, bool sin
 }
 
 std::vector<Row> select(const observe::Listing& listing, const SsOptions& options, const SocketFilter& filter) {
-  const bool both = options.tcp == options.udp;  // neither named: both
+  const bool both = options.tcp == options.udp;  // neither was named: both
   std::vector<Row> rows;
   for (const Snapshot& process : listing.processes) {
     for (const auto& entry : process.sockets) {
       const SocketRecord& s = entry.record;
       const bool kind = both || (s.protocol == IPPROTO_UDP ? options.udp : options.tcp);
-      const bool named = s.local_port != 0;  // others are nowhere yet
+      const bool named = s.local_port != 0;  // other sockets have no local address yet
       if (kind && named && filter.matches(s)) rows.push_back({&process, &s, entry.is_v6});
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return a.socket->protocol > b.socket->protocol;  // ss, too, begins with udp
+    return a.socket->protocol > b.socket->protocol;  // ss begins with udp, too
   });
   return rows;
 }
@@ -181,7 +183,7 @@ std::vector<Row> select(const observe::Listing& listing, const SsOptions& option
 
 int run_ss(const SsOptions& given) {
   SsOptions options = given;
-  // No expression begins with a number.
+  // No filter expression begins with a number.
   if (const auto pid = options.filter.empty() ? std::nullopt : runtime::parse_number(options.filter[0])) {
     if (options.pid != 0 || *pid < 1 || *pid > kLargestPid) {
       fmt::print(stderr, "bypass: ss: {} is no process to be shown\n", *pid);

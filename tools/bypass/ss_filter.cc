@@ -31,7 +31,7 @@ constexpr std::uint32_t kListening = bit(SocketState::kListen) | bit(SocketState
 constexpr std::uint32_t kConnected = kAll & ~kListening & ~bit(SocketState::kClosed);
 constexpr std::uint32_t kBucket = bit(SocketState::kSynReceived) | bit(SocketState::kTimeWait);
 
-// ss(8), STATE-FILTER.
+// See STATE-FILTER in ss(8).
 constexpr std::pair<std::string_view, std::uint32_t> kStates[] = {
     {"established", bit(SocketState::kEstablished)},
     {"estab", bit(SocketState::kEstablished)},
@@ -109,10 +109,10 @@ std::optional<std::uint16_t> port_number(std::string_view text) {
   return ntohs(static_cast<std::uint16_t>(service->s_port));
 }
 
-// Words, with ( ) ! standing for themselves wherever they are.
+// Splits into words. ( ) and ! are words of their own wherever they stand.
 std::vector<std::string> tokens_of(const std::vector<std::string>& words) {
   std::vector<std::string> tokens;
-  bool open = false;  // the last token may grow
+  bool open = false;  // the last token may still grow
   for (const std::string& word : words) {
     open = false;
     for (std::size_t i = 0; i < word.size(); i++) {
@@ -191,8 +191,10 @@ class Parser {
     if (name == "sport" || name == "dport") return port(name == "sport");
     if (name == "src" || name == "dst") return address(name == "src");
     if (name == "path") return path();
-    return fail(name.empty() ? "the expression ends too early"
-                             : fmt::format("'{}' is none of sport, dport, src, dst, path, not, ( and )", name));
+    return fail(
+        name.empty()
+            ? "the expression ends too early"
+            : fmt::format("'{}' is not understood; accepted are sport, dport, src, dst, path, not, ( and )", name));
   }
   std::optional<Predicate> port(bool local) {
     const auto how = look_up(kComparisons, peek());

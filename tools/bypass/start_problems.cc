@@ -18,7 +18,7 @@ namespace {
 using runtime::Config;
 using runtime::ConfigProblem;
 
-/// Under the name that the user knows.
+/// Describes the problem under the name that the user knows.
 ConfigProblem problem_of(const Config& config, const char* variable, std::string value, std::string text) {
   ConfigProblem problem = config.problem_of(variable, std::move(text));
   const runtime::Setting& setting = *runtime::setting_by_env(variable);
@@ -33,7 +33,7 @@ std::string parent_of(std::string path) {
   return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
 }
 
-/// One that is not there is made with the first process, the folder that it is to lie in is not.
+/// Why the directory could not be made. The first process makes a missing directory, but not the folder above it.
 std::string making_problem(const std::string& path) {
   const std::string parent = parent_of(path);
   if (faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
@@ -42,7 +42,7 @@ std::string making_problem(const std::string& path) {
                      runtime::accepted_text(*runtime::setting_by_env("BYPASS_RUN_DIR")));
 }
 
-/// As the process will use it, which is more than to look into it.
+/// Tests the directory for the way a process uses it, which takes more rights than reading it.
 std::string run_dir_problem(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 && errno == ENOENT) return making_problem(path);

@@ -22,14 +22,14 @@ Ends ends_of(const observe::SocketRecord& s) {
   return {{s.local_address, s.local_port}, {s.remote_address, s.remote_port}};
 }
 
-/// Whose an end is, of the processes on libbypass: two users' share no memory.
+/// The users that own an end, among the processes with libbypass. Two users' processes share no memory.
 using Users = std::map<Ends, std::set<std::uint32_t>>;
 
 bool may_share_memory(const Snapshot& process) {
   return std::none_of(process.settings.begin(), process.settings.end(),
                       [](const auto& setting) { return setting.key == "local" && setting.value == "off"; });
 }
-/// A port that could not be had is not among process.ports.
+/// Whether the settings name a port. A port that could not be opened is not among process.ports.
 bool names_port(const Snapshot& process) {
   return std::any_of(process.settings.begin(), process.settings.end(),
                      [](const auto& setting) { return setting.key == "port" && setting.value != "none"; });
@@ -45,8 +45,9 @@ bool is_connected(const SocketRecord& s) {
   return s.protocol == IPPROTO_TCP && s.remote_port != 0;
 }
 
-/// What the ends of connections could not agree on is recorded once a listener's address, with how many they were
-/// and the last one's number: it is said of all that were accepted there.
+/// Whether the record speaks of the listener that accepted `s`. What the ends of connections could not agree on is
+/// recorded once for a listener's address, with the count and the last connection's number. It is shown for all
+/// connections that were accepted there.
 bool is_of_its_listener(const observe::WhyRecord& why, const SocketRecord& s) {
   return why.reason == static_cast<std::uint16_t>(Reason::kNoSharedMemory) && is_connected(s) && why.port != 0 &&
          why.port == s.local_port && (why.address == s.local_address || why.address.is_any());
@@ -60,7 +61,8 @@ bool has_reason(const Snapshot& process, const SocketRecord& s) {
   });
 }
 
-/// What a process says nothing of, because it has decided nothing: that is seen from what the socket is.
+/// The reason for a socket about which the process has recorded nothing, because it decided nothing. It is derived from
+/// the socket itself.
 Reason plain_reason(const Snapshot& process, const SocketRecord& s, const Users& users) {
   const bool within = s.remote_address.is_loopback() || s.local_address == s.remote_address;
   if (is_connected(s) && within && may_share_memory(process)) {
@@ -87,7 +89,7 @@ observe::WhyRecord why_of(const SocketRecord& s, Reason reason) {
   return why;
 }
 
-/// One by one; many of one reason together.
+/// Adds the records one by one, but many with the same reason as one.
 void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys) {
   constexpr std::size_t kMany = 8;
   const auto kind_of = [](const observe::WhyRecord& why) { return std::pair(why.reason, why.protocol); };
@@ -95,7 +97,7 @@ void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys)
   for (const observe::WhyRecord& why : whys) counts[kind_of(why)]++;
   for (const observe::WhyRecord& why : whys) {
     const std::size_t count = counts[kind_of(why)];
-    if (++seen[kind_of(why)] < count && count > kMany) continue;  // the last one stands for them
+    if (++seen[kind_of(why)] < count && count > kMany) continue;  // the last one stands for the others
     process.whys.push_back(why);
     if (count <= kMany) continue;
     process.whys.back().count = count;
@@ -103,7 +105,7 @@ void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys)
   }
 }
 
-/// Of the kernel's connections that may move to shared memory.
+/// For the kernel's connections that may move to shared memory.
 Users users_within(const std::vector<Snapshot>& processes) {
   Users users;
   for (const Snapshot& process : processes) {
@@ -114,8 +116,8 @@ Users users_within(const std::vector<Snapshot>& processes) {
   return users;
 }
 
-/// Sockets of the kernel's that the process has no word about. `all`: everybody is listed, else one process, whose
-/// connections' other ends may be others'.
+/// Adds the kernel's sockets about which the process has recorded nothing. `all`: every process is listed. Otherwise
+/// one process is listed, and the other ends of its connections may be other processes'.
 void add_plain(observe::Listing& listing, bool all) {
   observe::Listing others = all ? observe::Listing{} : read_processes(0);
   add_kernel_sockets(others.processes);
@@ -142,7 +144,7 @@ void add_port(Snapshot& process, const observe::PortRecord& port, Reason reason)
   process.whys.push_back(why);
 }
 
-/// Ports that are there, and lead nowhere or are slow.
+/// Adds the ports that were opened and have no link, or are slow.
 void add_ports(Snapshot& process) {
   for (const observe::PortRecord& port : process.ports) {
     if (port.open != 0 && port.link_up == 0) add_port(process, port, Reason::kLinkDown);
@@ -173,7 +175,7 @@ void print_whys(const Snapshot& process) {
   if (process.whys_lost != 0) fmt::print("  and {} older entries that had to make room\n", process.whys_lost);
 }
 
-/// One line for all that have nothing to tell.
+/// Prints one line for all processes that have nothing to tell.
 void print_quiet(const std::vector<const Snapshot*>& quiet, bool others) {
   std::string names;
   for (const Snapshot* process : quiet)

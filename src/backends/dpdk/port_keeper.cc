@@ -172,10 +172,10 @@ void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
       text += "nobody serves the path yet; waiting";
       break;
     case Peer::kStale:
-      text += "whoever served the path has gone; waiting";
+      text += "the process that served the path has gone; waiting";
       break;
     case Peer::kSilent:
-      text += "whoever serves the path does not answer; waiting";
+      text += "the process that serves the path does not answer; waiting";
       break;
     case Peer::kBusy:
       text += "another client is connected already; waiting for it to leave";

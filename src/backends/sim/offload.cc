@@ -39,7 +39,7 @@ wire::Be16& l4_checksum_field(std::span<std::byte> frame, std::size_t l2_len, st
   return header_at<TcpHeader>(frame, l4).checksum;
 }
 
-// The L4 bytes of a well-formed, unfragmented packet; empty when it is not one.
+// The L4 bytes of a well-formed, unfragmented packet; empty for any other frame.
 std::span<const std::byte> l4_bytes(std::span<const std::byte> frame) {
   if (frame.size() < wire::kHeaderPrefix) return {};
   const auto& ip = header_at<wire::Ipv4>(frame, sizeof(wire::Ethernet));

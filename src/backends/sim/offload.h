@@ -14,7 +14,7 @@ struct ChecksumVerdict {
   bool ip_good = false, l4_good = false, bad = false;
 };
 
-/// Verifies the checksums of an IPv4 frame; nothing is said about other frames.
+/// Verifies the checksums of an IPv4 frame. For other frames, it gives no verdict.
 ChecksumVerdict verify_checksums(std::span<const std::byte> frame);
 
 /// Fills the IPv4 header checksum (its field is zero).

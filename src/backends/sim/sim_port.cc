@@ -19,7 +19,7 @@
 namespace bypass::sim {
 namespace {
 
-// Ethernet, the longest IPv4 header, the longest TCP header: what packet.h promises to lie in the head.
+// Ethernet, the longest IPv4 header, the longest TCP header: packet.h promises that these lie in the head.
 constexpr std::size_t kHeadPromise = 14 + 60 + 60;
 
 [[noreturn]] void misuse(const char* what) {
@@ -104,7 +104,7 @@ void SimPort::free(std::span<Packet* const> frames) {
 
 // --- Sending
 
-// A device trusts its driver; the simulated one does not.
+// Checks a frame as no device would: a device trusts its driver.
 bool SimPort::takes(const Packet& head) const {
   std::size_t sum = head.external_len[0] + head.external_len[1];
   for (const Packet* p = &head; p != nullptr; p = p->next_segment) {

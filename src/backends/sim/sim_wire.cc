@@ -102,7 +102,7 @@ void Wire::carry(std::size_t from, Bytes frame, std::uint16_t tso_mss, Duration 
   deliver(from, std::move(frame), tso_mss, at);
 }
 
-// A switch that knows every port's address: unicast to its port, all else (and the unknown) to everybody.
+// Acts as a switch that knows every port's address: a unicast frame goes to its port, everything else to all ports.
 void Wire::deliver(std::size_t from, Bytes frame, std::uint16_t tso_mss, Instant at) {
   MacAddress to = MacAddress::broadcast();
   if (frame.size() >= sizeof(wire::Ethernet)) to = reinterpret_cast<const wire::Ethernet*>(frame.data())->destination;

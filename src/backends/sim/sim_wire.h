@@ -35,13 +35,13 @@ class Random {
   std::uint64_t state_;
 };
 
-/// What happens to the frames that one port sends. Probabilities are 0 to 1, a frame.
+/// What happens to the frames that one port sends. Each probability is 0 to 1 for one frame.
 struct Impairment {
   double loss = 0, duplicate = 0, corrupt = 0, reorder = 0;
-  Duration delay{}, jitter{};                 // jitter: 0 … that much more; frames keep their order
-  Duration reorder_delay = Duration{50'000};  // a reordered frame is overtaken by what follows within this
+  Duration delay{}, jitter{};                 // jitter: up to that much more delay; frames keep their order
+  Duration reorder_delay = Duration{50'000};  // frames that follow within this time overtake a reordered frame
   std::uint64_t bits_per_second = 0;          // 0: no limit
-  std::size_t queue_frames = 0;               // in front of the limit; what does not fit is lost. 0: the sender waits
+  std::size_t queue_frames = 0;  // the queue in front of the limit; frames beyond it are lost. 0: the sender waits
 };
 
 struct PortConfig {
@@ -50,13 +50,13 @@ struct PortConfig {
   std::size_t buffers = 2048;
   std::size_t tx_ring = 256;   // frames that wait for `bits_per_second` before send() refuses more
   std::size_t rx_ring = 1024;  // frames that wait for receive() before more are lost
-  std::size_t rx_segment = 0;  // received frames come as chains of at most this many bytes a buffer, odd splits
+  std::size_t rx_segment = 0;  // received frames come as chains with at most this many bytes a buffer, unevenly split
 };
 
 /// What a filter wants done with one frame.
 struct Fate {
   unsigned copies = 1;  // 0: lost
-  Duration delay{};     // more than the impairment's
+  Duration delay{};     // in addition to the impairment's
 };
 
 class Wire;
@@ -82,7 +82,7 @@ class SimPort final : public Port {
   [[nodiscard]] PortStats stats() const override;
 
   void set_link(LinkState link) { link_ = link; }
-  /// Buffers that are out: a test's last word on leaks is 0.
+  /// How many buffers are out. A test ends with 0 if nothing leaks.
   [[nodiscard]] std::size_t buffers_out() const { return slots_.size() - free_.size(); }
   [[nodiscard]] std::size_t index() const { return index_; }
   /// When the next frame arrives here; kNever if none is on its way.
@@ -93,7 +93,7 @@ class SimPort final : public Port {
   struct Slot;
   struct Arrival {
     Instant at;
-    std::uint64_t order;  // ties keep the order of sending
+    std::uint64_t order;  // frames that arrive at the same time keep the order of sending
     Bytes bytes;
     std::uint16_t tso_mss;
   };
@@ -132,16 +132,16 @@ class Wire {
   /// The earliest arrival at any port.
   [[nodiscard]] Instant next_arrival() const;
 
-  /// For the frames that `from` sends.
+  /// Sets the impairment for the frames that `from` sends.
   void set_impairment(std::size_t from, const Impairment& impairment);
   void set_impairment(const Impairment& impairment);
-  /// Sees every frame as it is on the wire, after segmentation, before chance strikes.
+  /// The filter sees every frame as it is on the wire, after segmentation and before the impairment.
   void set_filter(Filter filter) { filter_ = std::move(filter); }
   /// Changes frames as something on the way would, before the filter sees them.
   void set_rewrite(Rewrite rewrite) { rewrite_ = std::move(rewrite); }
-  /// Every frame that any port sends, also the lost ones.
+  /// Captures every frame that any port sends, also the lost ones.
   void capture_to(PcapWriter* writer) { capture_ = writer; }
-  /// A frame out of nowhere, to one port.
+  /// Delivers a frame that no port has sent to one port.
   void inject(std::size_t to, std::span<const std::byte> frame, Duration delay = {});
 
   Random& random() { return random_; }
@@ -151,13 +151,13 @@ class Wire {
   struct Lane {  // the sending side of one port
     Impairment impairment;
     Instant last_arrival{};          // jitter does not reorder
-    std::deque<Instant> departures;  // frames that the rate limit has not let go yet
+    std::deque<Instant> departures;  // when frames leave that the rate limit still holds
   };
   /// Whether the lane takes one more frame now (else the sender waits).
   [[nodiscard]] bool has_room(std::size_t from);
   void transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss);
   void carry(std::size_t from, Bytes frame, std::uint16_t tso_mss, Duration more_delay);
-  /// When the last bit has left, or kNever when the bottleneck's queue was full.
+  /// When the last bit leaves; kNever: the queue in front of the limit was full.
   Instant depart(Lane& lane, std::size_t bytes);
   void deliver(std::size_t from, Bytes frame, std::uint16_t tso_mss, Instant at);
   [[nodiscard]] bool receivers_take_large(std::size_t from) const;

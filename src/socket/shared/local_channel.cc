@@ -28,7 +28,7 @@ bool is_unread_by_peer(const Socket& socket, const LocalLink& link) {
 
 namespace {
 
-// The kernel reports the end itself, once: it learns of it at the same time.
+// The kernel itself reports the end of the connection, once, at the same time.
 void on_gone(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   (void)look_at_rings(socket, link);

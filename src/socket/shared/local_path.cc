@@ -71,7 +71,7 @@ void take_timeouts(Socket& socket, int fd) {
 
 namespace {
 
-// Nothing is heard of it any more; the memory stays mapped for a thread that is copying.
+// Stops watching the link's channel. The memory stays mapped for a thread that is copying.
 void silence_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);

@@ -83,7 +83,7 @@ ibv_port_attr describe_port(Adapter::Turn& turn) {
 void say_that_there_is_no_address(std::uint32_t index) {
   static const bool said = [index] {
     BYPASS_LOG_WARN(
-        "GID %u of a software RDMA device: there is none, as the device has no address; BYPASS_SOFT_ADDR gives it one "
+        "a software RDMA device has no GID %u, as it has no address; BYPASS_SOFT_ADDR gives it one "
         "(BYPASS_SOFT_ADDR=10.9.0.1/24, say), its GID 1",
         index);
     return true;
