@@ -316,6 +316,7 @@ BAD = [
     ({"BYPASS_PROFILE": "fast"}, ["BYPASS_PROFILE", "fast", "balanced"]),
     ({"BYPASS_PORT": "dpdk:net_nosuch0"}, ["net_nosuch"]),
     ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, ["/proc/nowhere"]),
+    ({"BYPASS_PORT": "pci:0000:7f:1f.7"}, ["pci:0000:7f:1f.7", "lspci -D"]),
     ({"BYPASS_PORT": "verbs:mlx5_0"}, ["verbs"]),
     ({"BYPASS_MEMORY": "4K"}, ["BYPASS_MEMORY", "4K"]),
     ({"BYPASS_CONFIG": "/nonexistent/bypass.toml"}, ["BYPASS_CONFIG", "/nonexistent/bypass.toml"]),
