@@ -3,7 +3,7 @@ datagram_drops.py NAME...   (no name: lists them)"""
 import os
 import signal
 
-from harness import check, children_of, free_port, run_named
+from harness import Skip, check, children_of, free_port, run_named
 from masters import check_apart
 from rights import arena_descriptors, cases, drivers, user_of
 
@@ -113,6 +113,51 @@ def helper_beside_one_that_polls(side):
     master.make()
     side.wait_for(master.child, "serves")
     check_masters(side, master)
+
+
+NSD = """
+server:
+  ip-address: {address}
+  port: {port}
+  server-count: 2
+  username: nobody
+  zonesdir: "{dir}"
+  database: ""
+  pidfile: ""
+  xfrdfile: ""
+  zonelistfile: "{dir}/zones"
+  xfrdir: "{dir}"
+remote-control:
+  control-enable: no
+zone:
+  name: example.
+  zonefile: zone
+"""
+ZONE = """$ORIGIN example.
+$TTL 60
+@ IN SOA a b 1 2 3 4 5
+@ IN NS a
+a IN A 192.0.2.7
+"""
+
+
+@case("vhost", "veth")
+def nsd_serves(side):
+    """It binds as root, gives root up and makes its servers then."""
+    if not os.path.exists("/usr/sbin/nsd"):
+        raise Skip("nsd is not installed")
+    port, folder = free_port(), side.path("nsd")
+    os.chmod(side.dir, 0o755)
+    os.mkdir(folder)
+    os.chmod(folder, 0o777)
+    for name, text in (("nsd.conf", NSD.format(address=side.address, port=port, dir=folder)), ("zone", ZONE)):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    nsd = side.start("server", "/usr/sbin/nsd", "-d", "-c", os.path.join(folder, "nsd.conf"), until="nsd started")
+    answers = side.python("client", "asks_name.py", side.address, port, 20, timeout=60)
+    check(answers.decode().strip() == str(["192.0.2.7"] * 20), answers)
+    check(all(user_of(pid) != 0 for pid in [nsd.pid, *children_of(nsd.pid)]), "nsd has not given root up")
+    check("shares_with_less" not in side.why(), side.why())
 
 
 if __name__ == "__main__":
