@@ -51,6 +51,8 @@ TEST_F(Rehome, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
   EXPECT_EQ(udp_engine().local(*made.binding), local);
   EXPECT_EQ(made.details->receive_bytes, room);
   EXPECT_EQ(made.details->taken_by, 0U);
+  EXPECT_EQ(made.references.total(), 2U) << "the owner of the ports, which is a driver elsewhere, has it, too";
+  (void)brought->references.remove(objects->memory, shard().family().slot());
   close({brought, left.fd});
 }
 
@@ -62,6 +64,28 @@ TEST_F(Rehome, WhatAnotherOfTheFamilyHasAlone_IsSeen) {
   });
   end_child(0);
   EXPECT_TRUE(has_all_on_wire());
+}
+
+TEST_F(Rehome, OneOfAGroupThatSharesAnAddress_IsEnough) {
+  const auto shared = [](in_port_t port) {
+    const int fd = ::socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+    const Number made{open_socket(fd, AF_INET, SOCK_DGRAM, 0), fd};
+    EXPECT_EQ(set_option(*made.file, fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+    const sockaddr_in local = address_of(kOurs, port);
+    EXPECT_EQ(bind(*made.file, fd, reinterpret_cast<const sockaddr*>(&local), sizeof local), 0);
+    return made;
+  };
+  const Number one = shared(0);
+  const Number other = shared(kernel_name(one.fd).port);
+  numbers_.push_back(one);
+  numbers_.push_back(other);
+  fork_child([&] {
+    close(one);
+    EXPECT_TRUE(has_all_on_wire());
+    close(other);
+    EXPECT_FALSE(has_all_on_wire());
+  });
+  end_child(0);
 }
 
 TEST_F(Rehome, ADatagramSocketWithHeldBackBytes_StaysWhereItIs) {

@@ -83,6 +83,16 @@ bool open_half(Socket& socket, const Noted& from) {
   return listener.ok();
 }
 
+/// Whether this process has one that shares the address with it (socket(7), SO_REUSEPORT), to which its part comes.
+bool has_one_of_its_group(const Socket& socket) {
+  if (!is_receiver(socket) || !socket.has(kReusePort)) return false;
+  const std::uint32_t slot = shard().family().slot();
+  return objects->sockets.any_of([&](const Socket& other) {
+    return other.references.of(slot) != 0 && is_receiver(other) && other.kind == socket.kind && other.has(kReusePort) &&
+           local_of(other) == local_of(socket);
+  });
+}
+
 /// Null: it cannot be there.
 Socket* make(const Noted& from) {
   Socket* const socket = objects->sockets.allocate();
@@ -131,7 +141,8 @@ bool has_all_on_wire() {
   const Guard guard(shard());
   const std::uint32_t slot = shard().family().slot();
   return objects == nullptr || !objects->sockets.any_of([slot](const Socket& socket) {
-    return is_on_wire(socket) && !socket.references.empty() && socket.references.of(slot) == 0;
+    const bool is_anothers = is_on_wire(socket) && !socket.references.empty() && socket.references.of(slot) == 0;
+    return is_anothers && !has_one_of_its_group(socket);
   });
 }
 

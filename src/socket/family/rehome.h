@@ -18,8 +18,8 @@ namespace bypass::socket {
 /// or polled by another process: a master that is told there of peers makes workers for them. This process may have no
 /// epoll set, either: its items would stay behind. Takes the lock.
 [[nodiscard]] bool has_only_what_moves();
-/// Whether this process has a number of each socket of the family's on the wire. What it has not would be silent when
-/// the ports move with it. Takes the lock.
+/// Whether this process has a number of each socket of the family's on the wire, or of one that shares its address.
+/// What it has not would be silent when the ports move with it. Takes the lock.
 [[nodiscard]] bool has_all_on_wire();
 
 /// Of a number, in the arena that is about to be left: notes its listener or datagram socket. Others are forgotten.
