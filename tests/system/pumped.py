@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 
-from drops import arena_descriptors, arenas, user_of
 from harness import Skip, check, compare, free_port, kill_one, make_file, run_named
+from rights import arena_descriptors, arenas, user_of
 from sides import WIRES
 from veth_wire import ip
 
@@ -97,13 +97,27 @@ class Sshd:
         return self.side.run("client", *self.client(), *command, **options)
 
 
+def those_of(side, user):
+    found = []
+    for pid in inhabitants(side):
+        with contextlib.suppress(OSError):  # it may have ended
+            found += [pid] if user_of(pid) == user else []
+    return found
+
+
+def arenas_of(pid):
+    with contextlib.suppress(OSError):
+        return arenas(pid)
+    return set()
+
+
 def check_apart(side, user):
     """No process of that user's, and there are some, has memory that one of root's has mapped, or a descriptor of such."""
-    pids = side.until(lambda: [pid for pid in inhabitants(side) if user_of(pid) == user], f"a process of user {user}")
-    roots = set().union(*(arenas(pid) for pid in inhabitants(side) if user_of(pid) == 0))
+    pids = side.until(lambda: those_of(side, user), f"a process of user {user}")
+    roots = set().union(*map(arenas_of, those_of(side, 0)))
     check(roots, "root's processes have no arena")
     for pid in pids:
-        check(not arenas(pid) & roots, f"process {pid} of user {user} has root's memory")
+        check(not arenas_of(pid) & roots, f"process {pid} of user {user} has root's memory")
         check(not arena_descriptors(pid), f"process {pid} of user {user} has {arena_descriptors(pid)}")
 
 
