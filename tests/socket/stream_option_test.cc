@@ -194,7 +194,7 @@ TEST(ForcedBufferTest, WithoutTheRight_IsRefusedAndChangesNothing) {
   Calls calls(true);
   const auto [client, server] = calls.connected();
   const WithoutNetAdmin less;
-  for (const auto [force, plain] : {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
+  for (const auto& [force, plain] : {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
     int before = 0, after = 0;
     ASSERT_EQ(calls.get_option(client, SOL_SOCKET, plain, before), 0);
     EXPECT_EQ(calls.set_option(client, SOL_SOCKET, force, 1 << 26), -EPERM);
