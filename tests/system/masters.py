@@ -83,6 +83,31 @@ def helper_of_one_with_an_epoll_set(side):
     helper_comes_later(side, "epoll")
 
 
+def child_for_each_connection(side, how):
+    """It has the listener, too, and never uses it. Its connection is served with neither memory nor port of root's."""
+    port = free_port()
+    master = side.start_python("server", "serves_beside.py", side.address, port, how, 0, "each", until="waits")
+    for _ in range(3):
+        side.start_python("client", "asks_and_stays.py", side.address, port, until="answered")
+    check(len(children_of(master.pid)) == 3, "no child for each connection")
+    check_serves_on(side, master, port, 3)
+
+
+@case("vhost", "veth")
+def child_for_each_that_is_accepted(side):
+    child_for_each_connection(side, "accept")
+
+
+@case("veth")
+def child_for_each_that_is_polled(side):
+    child_for_each_connection(side, "poll")
+
+
+@case("veth")
+def child_for_each_that_an_epoll_set_tells(side):
+    child_for_each_connection(side, "epoll")
+
+
 @case("vhost", "veth")
 def worker_beside_one_that_accepts(side):
     """It has accepted first: the port stays with it, and it serves on beside its master, which asks for the port."""

@@ -13,7 +13,7 @@
 namespace bypass::socket {
 
 /// Whether all that this process has on the wire are connections that can be pumped, and there are some, though not
-/// many: each takes a process. Takes the lock.
+/// many: each takes a process. What another process takes from (takers.h) is left out. Takes the lock.
 [[nodiscard]] bool has_pumpable_alone();
 /// The same of one object: a connection on the wire that stands, is in no epoll set, and asks for no signals. Takes the
 /// lock.

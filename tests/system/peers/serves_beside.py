@@ -1,7 +1,7 @@
 """serves_beside.py ADDRESS PORT HOW FIRST [CHILD]: root's master answers connections itself, beside a child that gives root
 up. HOW the master waits: accept, poll, select or epoll. The child is made when the master has answered FIRST connections.
 It never uses the listener that it has inherited; but where CHILD is `works` it answers, too, and the master goes on once
-it has answered one."""
+it has answered one. Where CHILD is `each`, the master makes one for each connection, which answers there."""
 import os
 import select
 import signal
@@ -9,15 +9,27 @@ import socket
 import sys
 
 address, port, how, first = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-works = sys.argv[5:] == ["works"]
+works, each = sys.argv[5:] == ["works"], sys.argv[5:] == ["each"]
 listener = socket.create_server((address, port), backlog=16)
+
+
+def drop():
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+def answer_in_child(connection):
+    if os.fork() == 0:
+        drop()
+        answer(connection)
+        os._exit(0)
+    connection.close()
 
 
 def make_helper():
     told, tells = os.pipe()
     if os.fork() == 0:
-        os.setgid(65534)
-        os.setuid(65534)
+        drop()
         if works:
             print("works", flush=True)
             answer(listener.accept()[0])
@@ -55,8 +67,9 @@ def wait():
 
 waits = None  # a set that the master makes when it first waits
 answered = 0
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
-    if answered == first:
+    if answered == first and not each:
         make_helper()
     print("waits", answered, flush=True)
     wait()
@@ -65,5 +78,5 @@ while True:
     except BlockingIOError:
         continue
     connection.setblocking(True)
-    answer(connection)
+    answer_in_child(connection) if each else answer(connection)
     answered += 1
