@@ -1,5 +1,4 @@
 // What is known of a card before it is opened, and what the kernel's answers about it are made to say.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,8 +8,7 @@
 
 #include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/iova.h"
-#include "backends/dpdk/libc.h"
-#include "backends/plain_host.h"
+#include "backends/pci_card.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -21,8 +19,6 @@ namespace fs = std::filesystem;
 class Sysfs : public ::testing::Test {
  protected:
   Sysfs() {
-    const char* missing = nullptr;
-    bind_libc(&PlainHost::host(), &missing);
     std::string pattern = fs::temp_directory_path() / "bypass-sysfs-XXXXXX";
     root_ = mkdtemp(pattern.data());
   }
@@ -31,13 +27,13 @@ class Sysfs : public ::testing::Test {
   /// A card, bound to a driver, in a group of IOMMU's; empty: in none.
   void add(const std::string& address, const std::string& driver, const std::string& group,
            const std::string& name = "") {
-    const fs::path device = root_ / "bus/pci/devices" / address;
+    const fs::path device = root_ / "sys/bus/pci/devices" / address;
     fs::create_directories(device);
     if (!driver.empty()) fs::create_symlink("../../../bus/pci/drivers/" + driver, device / "driver");
     if (group.empty()) return;
     fs::create_symlink("../../../kernel/iommu_groups/" + group, device / "iommu_group");
-    fs::create_directories(root_ / "kernel/iommu_groups" / group);
-    if (!name.empty()) std::ofstream(root_ / "kernel/iommu_groups" / group / "name") << name << '\n';
+    fs::create_directories(root_ / "sys/kernel/iommu_groups" / group);
+    if (!name.empty()) std::ofstream(root_ / "sys/kernel/iommu_groups" / group / "name") << name << '\n';
   }
   Iova ask(const std::vector<std::string>& cards) { return iova_of_cards(cards, first_, root_); }
 
@@ -101,6 +97,35 @@ TEST(CardRules, WhereMsiXIsSilentMsiIsTaken) {
   EXPECT_NE(told(VFIO_PCI_MSI_IRQ_INDEX, 1).flags, 0U);
   ask_for_msi(false);
   EXPECT_NE(told(VFIO_PCI_MSIX_IRQ_INDEX, 5).flags, 0U);
+}
+
+TEST(CardRules, UioHasNoInterruptWorthWaitingFor) {
+  PciCard card;
+  card.driver = "uio_pci_generic";
+  EXPECT_FALSE(binding_of(card).interrupts);
+  card.driver = "vfio-pci";
+  EXPECT_TRUE(binding_of(card).interrupts);
+}
+
+TEST(CardRules, OnlyThe82574IsOpenedByMsi) {
+  PciCard card;
+  card.vendor = 0x8086, card.device = 0x10d3;
+  EXPECT_TRUE(binding_of(card).msi);
+  card.device = 0x10c9;  // 82576, which igb serves
+  EXPECT_FALSE(binding_of(card).msi);
+  card.vendor = 0x15ad, card.device = 0x10d3;
+  EXPECT_FALSE(binding_of(card).msi);
+}
+
+TEST(CardRules, ARefusedFrameEndsInNoTso) {
+  PortCaps caps;
+  caps.tso = true;
+  caps.tso_max_bytes = 30'000;
+  shorten_tso(caps);
+  EXPECT_TRUE(caps.tso);
+  EXPECT_EQ(caps.tso_max_bytes, 15'000U);
+  for (int i = 0; i < 4; i++) shorten_tso(caps);
+  EXPECT_FALSE(caps.tso);
 }
 
 TEST(CardRules, JoinedFramesOnlyWhereTheyArriveWhole) {

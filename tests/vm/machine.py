@@ -42,11 +42,11 @@ def made(path, **texts):
     return os.path.join(folder, "vmlinux")
 
 
-def command(kernel, archive, devices, iommu=True, words="", memory=1024):
+def command(kernel, archive, devices, iommu=True, words="", memory=1024, resets=False):
     """QEMU's command line up to its serial ports."""
     vtd = ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"] if iommu else []
     return ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(memory), "-machine", "q35",
-            "-kernel", kernel, "-initrd", archive, "-nodefaults", "-no-reboot", "-display", "none", *vtd, *devices,
+            "-kernel", kernel, "-initrd", archive, "-nodefaults", "-display", "none", *([] if resets else ["-no-reboot"]), *vtd, *devices,
             "-append", f"console=ttyS0 quiet panic=-1 {'intel_iommu=on' if iommu else ''} {words}"]
 
 
@@ -60,8 +60,9 @@ def tap_card(card, number=0):
 class Machine(Namespaces):
     """A guest. The role `outside` is where its cards' other ends are."""
 
-    def __init__(self, devices, taps=1, iommu=True, memory=1024, before=None):
-        self.devices, self.taps, self.iommu, self.memory, self.before = devices, taps, iommu, memory, before
+    def __init__(self, devices, taps=1, iommu=True, memory=1024, before=None, resets=False):
+        self.devices, self.taps, self.iommu, self.memory = devices, taps, iommu, memory
+        self.before, self.resets = before, resets
         self.shell = self.monitor_socket = None
         super().__init__("", ["outside"])
 
@@ -80,11 +81,15 @@ class Machine(Namespaces):
         kernel = made(self.path("root.cpio"))
         if self.before is not None:
             self.before(self)
-        words = command(kernel, self.path("root.cpio"), self.devices, self.iommu, memory=self.memory)
+        words = command(kernel, self.path("root.cpio"), self.devices, self.iommu, memory=self.memory, resets=self.resets)
         self.qemu = self.start(
             "outside", *words, "-serial", f"file:{self.path('console')}",
             "-serial", f"unix:{self.path('shell')},server=on,wait=off", "-monitor", f"unix:{self.path('monitor')},server=on,wait=off")
         self.shell = self.connect("shell")
+        self.start_over()
+
+    def start_over(self):
+        """Until the guest is there: at first, and after a reset."""
         self.said = b""
         self.hear(rb"@ready@\r?\n", "its start", 120)
 

@@ -1,13 +1,10 @@
 #include "backends/dpdk/card_rules.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string_view>
 
-#include "backends/dpdk/libc.h"
+#include "backends/pci_card.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -20,18 +17,9 @@ struct Row {
 // frames of more than 16 parts, cut ones, too, whatever its limits say (VMXNET3_MAX_TXD_PER_PKT).
 constexpr std::array<Row, 2> kRows{{{"net_virtio", {.lro = true}}, {"net_vmxnet3", {.most_segments = 16}}}};
 
-constexpr unsigned long kIntel = 0x8086;
+constexpr std::uint16_t kIntel = 0x8086;
 // Cards of the em driver that have MSI-X: 82574L and 82574LA.
-constexpr std::array<unsigned long, 2> kSilentByMsix{0x10d3, 0x10f6};
-
-unsigned long read_id(const std::string& path) {
-  const int fd = libc.open64(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[16] = {};
-  const ssize_t got = libc.read(fd, text, sizeof text - 1);
-  libc.close(fd);
-  return got > 0 ? std::strtoul(text, nullptr, 16) : 0;
-}
+constexpr std::array<std::uint16_t, 2> kSilentByMsix{0x10d3, 0x10f6};
 
 bool msi_alone = false;
 
@@ -44,11 +32,18 @@ CardRules rules_of_driver(const char* driver) {
   return found == kRows.end() ? CardRules{} : found->rules;
 }
 
-bool needs_msi(const std::string& pci_address) {
-  const std::string folder = "/sys/bus/pci/devices/" + pci_address;
-  if (read_id(folder + "/vendor") != kIntel) return false;
-  const unsigned long device = read_id(folder + "/device");
-  return std::find(kSilentByMsix.begin(), kSilentByMsix.end(), device) != kSilentByMsix.end();
+void shorten_tso(PortCaps& caps) {
+  caps.tso_max_bytes /= 2;
+  caps.tso = caps.tso && caps.tso_max_bytes >= 2 * caps.mtu;
+}
+
+CardBinding binding_of(const PciCard& card) {
+  const bool is_silent = std::find(kSilentByMsix.begin(), kSilentByMsix.end(), card.device) != kSilentByMsix.end();
+  return {.msi = card.vendor == kIntel && is_silent, .interrupts = card.driver != "uio_pci_generic"};
+}
+
+CardBinding rules_of_card(const std::string& pci_address) {
+  return binding_of(read_pci_card(pci_address));
 }
 
 void ask_for_msi(bool on) {

@@ -1,10 +1,16 @@
-// What is known of single drivers of cards, beyond what they say of themselves (docs/card.md has the table).
+// What is known of single drivers of cards, beyond what they say of themselves (docs/interfaces.md has the table).
 #pragma once
 
 #include <linux/vfio.h>
 
 #include <cstdint>
 #include <string>
+
+#include "stack/frame/port.h"
+
+namespace bypass {
+struct PciCard;
+}
 
 namespace bypass::dpdk {
 
@@ -18,9 +24,20 @@ struct CardRules {
 /// By the driver's name in rte_eth_dev_info.
 CardRules rules_of_driver(const char* driver);
 
-/// Whether a card's one vector is to be MSI's though it has MSI-X: DPDK's em driver never tells such a card (82574,
-/// e1000e) which vector is whose, so by MSI-X it is silent (data sheet of the 82574, register IVAR).
-bool needs_msi(const std::string& pci_address);
+/// A driver has refused a TSO frame: half as long ones from now on, none at last.
+void shorten_tso(PortCaps& caps);
+
+/// How a card's interrupts are to be had, which is asked before it is opened.
+struct CardBinding {
+  /// By MSI though it has MSI-X: DPDK's em driver never tells such a card (82574, e1000e) which vector is whose, so by
+  /// MSI-X it is silent (data sheet of the 82574, register IVAR).
+  bool msi = false;
+  /// Not at all on uio_pci_generic: it has the card's line interrupt alone, which it masks at each one, and a card
+  /// whose cause DPDK's driver has not cleared yet raises it again, 80,000 times a second (e1000e of QEMU's).
+  bool interrupts = true;
+};
+CardBinding binding_of(const PciCard& card);
+CardBinding rules_of_card(const std::string& pci_address);
 
 /// The next card that is opened is asked for MSI alone. Control thread.
 void ask_for_msi(bool on);

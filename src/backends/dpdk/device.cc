@@ -74,7 +74,7 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   spec_ = spec;
   event_ = {on_event, argument};
   take_dpdk_errors();
-  ask_for_msi(is_card() && needs_msi(spec.name));
+  if (is_card()) heed_rules(rules_of_card(spec.name));
   if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
     return fail("opening", error, problem);
   plugged_ = true;
@@ -87,6 +87,11 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   if (bring_up(pool, problem)) return true;
   close();
   return false;
+}
+
+void Device::heed_rules(const CardBinding& binding) {
+  ask_for_msi(binding.msi);
+  spec_.interrupts = spec_.interrupts && binding.interrupts;
 }
 
 bool Device::bring_up(rte_mempool* pool, std::string& problem) {
@@ -139,7 +144,7 @@ bool Device::set_up_queues(rte_mempool* pool, std::string& problem) {
 }
 
 void Device::find_interrupt_descriptor() {
-  interrupt_fd_ = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, 0);
+  interrupt_fd_ = spec_.interrupts ? rte_eth_dev_rx_intr_ctl_q_get_fd(id_, 0) : -1;
   has_interrupt_switch_ = interrupt_fd_ >= 0 && rte_eth_dev_rx_intr_disable(id_, 0) == 0;
   if (has_interrupt_switch_) return;
   interrupt_fd_ = is_card() ? -1 : find_packet_socket();

@@ -11,6 +11,8 @@ struct rte_mempool;
 
 namespace bypass::dpdk {
 
+struct CardBinding;
+
 /// How a kind of port is opened.
 struct DeviceSpec {
   std::string bus = "vdev";  // "vdev" or "pci"
@@ -61,6 +63,7 @@ class Device {
   bool bring_up(rte_mempool* pool, std::string& problem);
   bool configure(std::string& problem);
   bool set_up_queues(rte_mempool* pool, std::string& problem);
+  void heed_rules(const CardBinding& binding);
   void find_interrupt_descriptor();
   [[nodiscard]] bool is_card() const { return spec_.bus == "pci"; }
   bool fail(const char* step, int error, std::string& problem);

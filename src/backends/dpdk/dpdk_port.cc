@@ -8,6 +8,7 @@
 #include <chrono>
 #include <utility>
 
+#include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
 
@@ -290,7 +291,13 @@ std::size_t DpdkPort::burst(std::span<Packet* const> frames) {
     if (gathered[i]) take_back_external(frames[i]);
   tx_frames_.add(sent);
   tx_bytes_.add(total);
-  return sent;
+  return ready < n && sent == ready ? sent + refuse(frames[ready]) : sent;
+}
+
+// The driver will not take this frame at the next try either: it is lost, as on a wire, and sent again in shorter ones.
+std::size_t DpdkPort::refuse(Packet* frame) {
+  if ((frame->flags & kTxTso) != 0) shorten_tso(caps_);
+  return drop({&frame, 1});
 }
 
 std::size_t DpdkPort::drop(std::span<Packet* const> frames) {

@@ -100,6 +100,7 @@ class DpdkPort final : public Port, PortCounters {
   bool append_external(Packet* head);
   void take_back_external(Packet* head);
   std::size_t burst(std::span<Packet* const> frames);
+  std::size_t refuse(Packet* frame);
   std::size_t drop(std::span<Packet* const> frames);
   unsigned fetch_events();
   void watch(int fd, unsigned event) const;

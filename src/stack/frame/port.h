@@ -40,7 +40,7 @@ enum class LinkState : std::uint8_t { kDown, kUp };
 struct PortStats {
   std::uint64_t rx_frames = 0, rx_bytes = 0, rx_dropped = 0, rx_no_buffer = 0;
   std::uint64_t tx_frames = 0, tx_bytes = 0, tx_full = 0;
-  std::uint64_t tx_dropped = 0;  // taken while the link was down
+  std::uint64_t tx_dropped = 0;  // taken while the link was down, or refused for good by the device
   std::uint64_t link_up = 0, link_down = 0, reopened = 0;
   std::uint64_t buffers_total = 0, buffers_free = 0;
   bool looked_at = false;  // no interrupt of its device comes: a sleeper looks at it by a timer
