@@ -47,8 +47,8 @@ class Card:
         self.start("sleeper", "/b/netbench", f"pingpong server {GUEST} {SLEEPER}", "--size 6")
         self.machine.until(lambda: "ready" in self.machine.logged("sleeper"), "netbench is ready", 30)
 
-    def end(self, name):
-        self.machine.run_in(f"end {name}")
+    def end(self, name, signal="TERM"):
+        self.machine.run_in(f"end {name} {signal}")
 
     def wait(self, port, name):
         try:
@@ -85,6 +85,21 @@ def served(card, driver, interrupts):
         check(not interrupts or "no_interrupts" not in why, f"interrupts do not come: {why}")
 
 
+def opened_again():
+    """A card whose program ends, is killed and begins again, and one that opens beside a wire: each finds a link."""
+    if not LONG:
+        raise Skip("only BYPASS_TEST_LONG=1 asks for it")
+    with Card("e1000") as guest:
+        for signal in ("TERM", "KILL", "TERM", "KILL"):
+            guest.start_redis()
+            guest.ask("trips", REDIS, 3, 0.1)
+            guest.end("redis", signal)
+        both = f"'BYPASS_PORT=vhost:/tmp/wire;pci:{guest.address}' 'BYPASS_ADDR=10.68.0.1/24;{GUEST}/24'"
+        guest.start("redis", "env", both, "redis-server", f"--bind {GUEST}", "--protected-mode no", "--save ''")
+        guest.wait(REDIS, "redis")
+        guest.ask("trips", REDIS, 3, 0.1)
+
+
 def case(card, driver="vfio-pci", interrupts=True, always=False):
     def run():
         if not LONG and not always:
@@ -100,6 +115,7 @@ for each in ("e1000", "vmxnet3", "virtio"):
 # Without an IOMMU, as in most clouds. What uio's one interrupt does there differs from card to card.
 for each in ("e1000e", "e1000", "vmxnet3", "virtio-legacy"):
     case(each, "uio_pci_generic", interrupts=False)
+CASES["card_opened_again"] = opened_again
 
 if __name__ == "__main__":
     run_named(CASES, "served")
