@@ -16,6 +16,7 @@
 #include "os/program_memory.h"
 #include "preload/calls/filter.h"
 #include "preload/numbers.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/family/privilege.h"
 #include "runtime/family/pump_process.h"
@@ -37,6 +38,11 @@ std::optional<socket::PumpName> pump_name(int fd) {
   return socket::read_pump_name(name, length);
 }
 
+/// A thread that goes straight, and not for our own work.
+bool is_vfork_child() {
+  return thread_path.depth == 0 && goes_straight();
+}
+
 void exchange(int fd, Entry entry) {
   const int flags = real.fcntl(fd, F_GETFD);
   const int end = runtime::fetch_pumped(*entry.file());
@@ -51,6 +57,7 @@ void exchange(int fd, Entry entry) {
 }  // namespace
 
 void take_pumped_number(int fd, Entry entry) {
+  if (is_vfork_child()) return;  // its numbers are its own, and the table its parent's
   const KeepErrno keep;
   const runtime::Undisturbed undisturbed;  // a handler's call would wait for the one that it stands on
   pthread_mutex_lock(&g_taking);
@@ -77,6 +84,16 @@ bool take_if_pumped(const Use& use, int fd) {
 
 namespace {
 
+/// Standard input, output and error, as far as they are sockets of ours that an image is to find.
+template <typename Visit>
+void for_inherited(Visit visit) {
+  for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+    const Entry entry = fd_table.load(fd);
+    const int flags = entry.is_socket() ? real.fcntl(fd, F_GETFD) : -1;
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) visit(fd, entry);
+  }
+}
+
 void pump_number(Entry entry) {
   if (!socket::is_pumpable(*entry.file())) return;
   const char* const problem = runtime::begin_pumping(*entry.file());
@@ -95,16 +112,18 @@ void pump_numbers() {
 }
 
 void pump_inherited_numbers() {
+  bool any = false;
+  for_inherited([&](int fd, Entry entry) {
+    if (settle_pumped_number(fd)) return;
+    any = any || socket::is_pumpable(*entry.file());
+  });
   const auto pump = [] {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
-      const Entry entry = fd_table.load(fd);
-      const int flags = entry.is_socket() ? real.fcntl(fd, F_GETFD) : -1;
-      if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
-      if (!is_pumped(entry)) pump_number(entry);
+    for_inherited([](int fd, Entry entry) {
+      pump_number(entry);
       (void)settle_pumped_number(fd);
-    }
+    });
   };
-  runtime::pump_before_exec(pump);
+  if (any) runtime::pump_before_exec(pump);
 }
 
 // --- What the kernel's socket says of itself

@@ -81,6 +81,7 @@ void after_fork_in_child() {
 
 void note_vfork() {
   if (thread_path.vfork_parent == 0 || !goes_straight()) {
+    if (has_started()) settle_pumped_numbers();  // the child cannot
     thread_path.vfork_parent = static_cast<pid_t>(os::call(SYS_getpid));
   }
 }

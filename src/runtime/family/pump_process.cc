@@ -237,8 +237,10 @@ void pump_before_exec(void (*pump_numbers)()) {
   const Inside inside;
   if (!p->shard.family().has_living_kin()) return;
   const Undisturbed undisturbed;
+  const bool progressed = p->progress.runs();
   p->progress.vanish();
   if (has_one_thread()) pump_numbers();
+  if (progressed) resume_threads();  // a process that spawns goes on, and so does one whose exec fails
 }
 
 int fetch_pumped(socket::File& file) {

@@ -29,8 +29,8 @@ void tell_unpumped(const char* problem);
 /// the wire. Whether the progress thread ran, and was ended for it.
 [[nodiscard]] bool pump_connections(Process& process, void (*pump_numbers)());
 
-/// Before an exec: `pump_numbers` has those pumped that the image is meant to use, where others of the family keep the
-/// ports.
+/// Before an exec, or a spawn: `pump_numbers` has those pumped that the image is meant to use, where others of the
+/// family keep the ports. Meanwhile the progress thread stops: only to be called where there are some.
 void pump_before_exec(void (*pump_numbers)());
 
 /// A descriptor of the program's end of a connection that is pumped. Where the pump has been killed it is one that is

@@ -1,12 +1,14 @@
 """pumped_pair.py PORT FOLDER HOW: root accepts a connection and forks a child, which gives root up. Both go on with the
 connection, in turn; a file FOLDER/N begins step N. What each finds is said.
-HOW: alternate; or recv, poll, select, send: how the parent waits for it while the child gives root up."""
+HOW: alternate, reset, unread; recv, poll, select, send: how the parent waits for it while the child gives root up; spawn: the
+parent spawns, and then computes; vfork: a child of the parent's is given it."""
 import fcntl
 import hashlib
 import os
 import select
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -183,9 +185,26 @@ def waits(connection):
     say("parent", connection.close(), partner.end())
 
 
+def spawn(connection):
+    """What the peer sends is acknowledged though the parent calls nothing."""
+    partner = Partner(connection)
+    say("ran", os.system("true"))
+    tell("ran")
+    step("acknowledged")
+    say("parent", connection.recv(100), partner.end())
+
+
+def vfork(connection):
+    """The parent has made no call on it since it moved."""
+    partner = Partner(connection)
+    say("child", partner.do("drop"))
+    say("ran", subprocess.run(["echo", "hello"], stdout=connection).returncode)
+    say("parent", connection.recv(4), connection.sendall(b"tail"), partner.end())
+
+
 with socket.create_server((sys.argv[4], port)) as listener:
     say("listening")
     accepted, _ = listener.accept()
 NAMES = accepted.getsockname(), accepted.getpeername()
-{"alternate": alternate, "reset": reset, "unread": unread}.get(how, waits)(accepted)
+{"alternate": alternate, "reset": reset, "unread": unread, "spawn": spawn, "vfork": vfork}.get(how, waits)(accepted)
 say("done")

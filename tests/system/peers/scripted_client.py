@@ -1,11 +1,13 @@
 """scripted_client.py ADDRESS PORT FOLDER STEP...: connects and does what the steps say, in order: send=TEXT; take=COUNT:DIGEST
 (so many bytes, of that SHA-256); shut (its sending); end (what comes to the end, or the error); reset; await=NAME and tell=NAME
-(a file of FOLDER)."""
+(a file of FOLDER); acknowledged (all that was sent, by the other end's TCP)."""
+import fcntl
 import hashlib
 import os
 import socket
 import struct
 import sys
+import termios
 import time
 
 folder = sys.argv[3]
@@ -41,12 +43,18 @@ def reset(_):
     connection.close()
 
 
+def acknowledged(_):
+    while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"0000"))[0] != 0:
+        time.sleep(0.005)
+
+
 DO = {
     "send": lambda text: connection.sendall(text.encode()),
     "take": take,
     "shut": lambda _: connection.shutdown(socket.SHUT_WR),
     "end": end,
     "reset": reset,
+    "acknowledged": acknowledged,
     "await": await_file,
     "tell": lambda name: open(f"{folder}/{name}", "w").close(),
 }
