@@ -5,8 +5,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -43,26 +46,63 @@ bool is_vfork_child() {
   return thread_path.depth == 0 && goes_straight();
 }
 
-void exchange(int fd, Entry entry) {
-  const int flags = real.fcntl(fd, F_GETFD);
-  const int end = runtime::fetch_pumped(*entry.file());
+/// A program may have as many descriptors as it is allowed: for a moment we take more.
+class MoreNumbers {
+ public:
+  /// `fd` is one of the program's, which may have lowered its limit since.
+  explicit MoreNumbers(int fd) {
+    constexpr rlim_t kMore = 8;
+    if (os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, os::address(&before_)) != 0) return;
+    if (before_.rlim_cur >= RLIM_INFINITY - kMore) return;
+    const rlim_t wanted = std::max(before_.rlim_cur, static_cast<rlim_t>(fd)) + kMore;
+    const rlimit now{wanted, std::max(before_.rlim_max, wanted)};  // the kernel knows who may have more than the most
+    raised_ = os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, os::address(&now), 0) == 0;
+  }
+  ~MoreNumbers() {
+    if (raised_) os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, os::address(&before_), 0);
+  }
+  MoreNumbers(const MoreNumbers&) = delete;
+  MoreNumbers& operator=(const MoreNumbers&) = delete;
+
+  explicit operator bool() const { return raised_; }
+
+ private:
+  rlimit before_{};
+  bool raised_ = false;
+};
+
+/// Whether the kernel's socket has the number's place.
+bool put_kernels_there(int fd, File& file, int flags) {
+  const int end = runtime::fetch_pumped(file);
+  if (end < 0) return false;
   if (const auto as = pump_name(end))
     runtime::record_why(fd, static_cast<unsigned>(observe::Reason::kPumped), as->remote, "");
-  // Without a descriptor the number stays as it is, and the next call tries again.
-  if (flags < 0 || end < 0 || real.dup3(end, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) return;
+  const bool put = real.dup3(end, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0;
   os::close(end);
+  return put;
+}
+
+/// Without a descriptor the number stays as it is, and the next call tries again.
+void exchange(int fd, Entry entry) {
+  const int flags = real.fcntl(fd, F_GETFD);
+  if (flags < 0) return;
+  if (!put_kernels_there(fd, *entry.file(), flags)) {
+    const MoreNumbers more(fd);
+    if (!more || !put_kernels_there(fd, *entry.file(), flags)) return;
+  }
   if (fd_table.clear(fd, entry)) release_entry(entry, fd);
 }
 
 }  // namespace
 
-void take_pumped_number(int fd, Entry entry) {
-  if (is_vfork_child()) return;  // its numbers are its own, and the table its parent's
+bool take_pumped_number(int fd, Entry entry) {
+  if (is_vfork_child()) return false;
   const KeepErrno keep;
   const runtime::Undisturbed undisturbed;  // a handler's call would wait for the one that it stands on
   pthread_mutex_lock(&g_taking);
   if (fd_table.load(fd) == entry) exchange(fd, entry);
   pthread_mutex_unlock(&g_taking);
+  return fd_table.load(fd) != entry;
 }
 
 void forget_taking_after_fork() {
@@ -76,8 +116,7 @@ void settle_pumped_numbers() {
 bool take_if_pumped(const Use& use, int fd) {
   if (!is_pumped(use.entry())) [[likely]]
     return false;
-  take_pumped_number(fd, use.entry());
-  return true;
+  return take_pumped_number(fd, use.entry());
 }
 
 // --- A process that leaves its family

@@ -12,15 +12,15 @@
 
 namespace bypass::preload {
 
-/// `entry` is what the number names, and is_pumped().
-void take_pumped_number(int fd, Entry entry);
+/// `entry` is what the number names, and is_pumped(). False: it still does, since the process can have no descriptor
+/// more, or since a vfork child asks, whose numbers are its own. Then no call may reach what lies beneath the number.
+[[nodiscard]] bool take_pumped_number(int fd, Entry entry);
 /// The same of a number that may be one: whether it was.
 inline bool settle_pumped_number(int fd) {
   const Entry entry = fd_table.load(fd);
   if (entry.empty() || !is_pumped(entry)) [[likely]]
     return false;
-  take_pumped_number(fd, entry);
-  return true;
+  return take_pumped_number(fd, entry);
 }
 /// Of all numbers.
 void settle_pumped_numbers();

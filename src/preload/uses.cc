@@ -191,11 +191,8 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
     fence_for_call();
     Entry again = fd_table.load(fd);
     if (again == seen) {
-      if (is_pumped(seen)) {
-        take_pumped_number(fd, seen);
-      } else if ((kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) {
-        entry_ = seen;
-      }
+      const bool taken = is_pumped(seen) && take_pumped_number(fd, seen);
+      if (!taken && (kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) entry_ = seen;
       break;
     }
     seen = again;

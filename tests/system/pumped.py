@@ -214,6 +214,7 @@ STEPS = {
     "send": ["await=dropped", digest_of(1, 2), "send=xyz", "end"],
     "spawn": ["await=ran", "send=abcd", "acknowledged", "tell=acknowledged", "end"],
     "vfork": ["send=abcd", "take=6:" + hashlib.sha256(b"hello\n").hexdigest(), "end"],
+    "full": ["send=abcd", "end"],
 }
 PUMPS = {"spawn": 0}  # else one
 
@@ -243,7 +244,7 @@ def compared(how, *wires):
 compared("alternate", "vhost", "veth")
 compared("reset", "vhost", "veth")
 compared("unread", "vhost", "veth")
-for call in ("recv", "poll", "select", "send", "spawn", "vfork"):
+for call in ("recv", "poll", "select", "send", "spawn", "vfork", "full"):
     compared(call, "veth")
 
 

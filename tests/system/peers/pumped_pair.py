@@ -1,10 +1,12 @@
 """pumped_pair.py PORT FOLDER HOW: root accepts a connection and forks a child, which gives root up. Both go on with the
 connection, in turn; a file FOLDER/N begins step N. What each finds is said.
 HOW: alternate, reset, unread; recv, poll, select, send: how the parent waits for it while the child gives root up; spawn: the
-parent spawns, and then computes; vfork: a child of the parent's is given it."""
+parent spawns, and then computes; vfork: a child of the parent's is given it; full: the parent has no
+descriptors left."""
 import fcntl
 import hashlib
 import os
+import resource
 import select
 import socket
 import struct
@@ -65,6 +67,21 @@ def drop(_):
     os.setgid(65534)
     os.setuid(65534)
     return os.getresuid()
+
+
+def full(connection):
+    """The parent has as many descriptors as it may when it comes for its end."""
+    partner = Partner(connection)
+    limit = 64
+    say("child", partner.do("drop"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 2 * limit))
+    many = []
+    while (more := caught(lambda: os.open("/dev/null", os.O_RDONLY))) is not None and isinstance(more, int):
+        many.append(more)
+    say("full", more, resource.getrlimit(resource.RLIMIT_NOFILE))
+    say("selected", [len(found) for found in select.select([connection], [], [], 30)])
+    say("parent", connection.recv(4), connection.sendall(b"tail"), resource.getrlimit(resource.RLIMIT_NOFILE))
+    say("more", caught(lambda: os.open("/dev/null", os.O_RDONLY)), partner.end())
 
 
 def caught(call):
@@ -206,5 +223,5 @@ with socket.create_server((sys.argv[4], port)) as listener:
     say("listening")
     accepted, _ = listener.accept()
 NAMES = accepted.getsockname(), accepted.getpeername()
-{"alternate": alternate, "reset": reset, "unread": unread, "spawn": spawn, "vfork": vfork}.get(how, waits)(accepted)
+{"alternate": alternate, "reset": reset, "unread": unread, "spawn": spawn, "vfork": vfork, "full": full}.get(how, waits)(accepted)
 say("done")
