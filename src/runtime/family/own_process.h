@@ -9,7 +9,10 @@ namespace bypass::runtime {
 
 /// Neither libc's nor ours are told of the fork: the process has one thread, so no lock is another's.
 pid_t fork_plainly();
-/// A child of ours that is at its end; the program is not told of it.
+/// The same of the one in between, of which the program hears nothing: its end sends no signal, and wait(2) passes it
+/// over. It may only call fork_plainly(), and end.
+pid_t fork_unheard();
+/// Such a child, which is at its end.
 void reap(pid_t child);
 
 /// As ps(1) shows it.

@@ -155,7 +155,7 @@ std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, soc
                         const PumpedSocket& as) {
   prepare_fork();
   share_with_child(pumped);
-  const pid_t between = fork_plainly();
+  const pid_t between = fork_unheard();
   if (between == 0) {  // its end makes the pump nobody's child
     const pid_t pump = fork_plainly();
     if (pump == 0) {

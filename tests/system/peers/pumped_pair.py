@@ -8,6 +8,7 @@ import hashlib
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -64,9 +65,11 @@ class Partner:
 
 
 def drop(_):
+    ended = []
+    signal.signal(signal.SIGCHLD, lambda *_: ended.append(caught(lambda: os.waitpid(-1, os.WNOHANG))))
     os.setgid(65534)
     os.setuid(65534)
-    return os.getresuid()
+    return os.getresuid(), ended
 
 
 def full(connection):
