@@ -72,6 +72,16 @@ TEST_F(Pumped, TheOldObject_SaysWhereItIs) {
   EXPECT_EQ(described_.name.local, (Endpoint{IpAddress::from_v4(kOurs), port_}));
 }
 
+// Who has moved it may be killed before the pump is told: the pump looks itself.
+TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
+  File* const pumped = make_pumped(*old_.file, described_);
+  ASSERT_NE(pumped, nullptr);
+  EXPECT_FALSE(has_moved(*pumped));
+  move_to_pump(*old_.file, *pumped, {own_pid(), 7, 99});
+  numbers_.push_back({pumped, -1});
+  EXPECT_TRUE(has_moved(*pumped));
+}
+
 // A call that was inside when it moved ends with a failure, and is made once more.
 TEST_F(Pumped, TheOldObject_CallsEveryOneThatWaits) {
   ASSERT_NE(move(own_pid() + 1), nullptr);

@@ -155,10 +155,13 @@ void Pump::wait() {
   if (edges_ >= 0) (void)os::epoll_now(edges_, heard.data(), 1);
 }
 
-bool Pump::run() {
+bool Pump::prepare() {
   edges_ = kernel->epoll_create1(EPOLL_CLOEXEC);
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}};
-  if (edges_ < 0 || kernel->epoll_ctl(edges_, EPOLL_CTL_ADD, end_, &event) != 0) return false;
+  return edges_ >= 0 && kernel->epoll_ctl(edges_, EPOLL_CTL_ADD, end_, &event) == 0;
+}
+
+bool Pump::run() {
   for (;;) {
     let_program_go();
     while (!over_) {

@@ -23,6 +23,8 @@ class Pump {
   Pump(socket::File& connection, socket::File& old, int end, int programs)
       : connection_(connection), old_(old), end_(end), programs_(programs) {}
 
+  /// Before the connection is here: what can fail. False: it has.
+  [[nodiscard]] bool prepare();
   /// Until both sides have ended and nobody can come. False: the connection is to be reset.
   bool run();
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "os/log/log.h"
@@ -130,12 +131,13 @@ void send_at_once(socket::File& pumped) {
   const auto pid = os::getpid();
   char word = 0;
   os::call(SYS_write, ends.control, os::address(&pid), sizeof pid);
-  const bool stays = leave_program(ends, pumped, old) && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1 &&
-                     os::read(ends.control, &word, 1) == 1;
-  if (stays) {
+  const bool is_out = leave_program(ends, pumped, old);
+  const std::unique_ptr<Pump> pump(is_out ? new (std::nothrow) Pump(pumped, old, ends.ours, ends.programs) : nullptr);
+  const bool ready = pump != nullptr && pump->prepare() && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1;
+  // Who has moved the connection may have been killed before it said so: others go on with it.
+  if (ready && (os::read(ends.control, &word, 1) == 1 || socket::has_moved(pumped))) {
     process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, as.name.remote, "by this process");
     send_at_once(pumped);
-    const auto pump = std::make_unique<Pump>(pumped, old, ends.ours, ends.programs);
     const bool well = pump->run() && !as.aborts;
     socket::set_pumps_end(pumped, well ? socket::PumpsEnd::kCloses : socket::PumpsEnd::kAborts);
     socket::release(pumped, -1);
@@ -211,7 +213,8 @@ const char* begin_pumping(socket::File& file) {
     if (problem == nullptr && got < 0) problem = "pidfd_getfd(2) is refused";
     if (problem == nullptr) {
       socket::move_to_pump(file, *pumped, at);
-      os::call(SYS_write, control.fd[0], os::address(&kGo), 1);
+      // A pump that has been killed reads no more, and the program is to have no signal for that.
+      os::call(SYS_sendto, control.fd[0], os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
       BYPASS_LOG_INFO("a connection is pumped by process %u from here on", pump);
     }
   }

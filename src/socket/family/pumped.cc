@@ -107,6 +107,11 @@ PumpedAt where_pumped(File& file) {
   return file.alive && socket.details != nullptr ? socket.details->pump : PumpedAt{};
 }
 
+bool has_moved(File& pumped) {
+  const Guard guard(shard());
+  return connection_of(socket_of(pumped)) != nullptr;
+}
+
 bool is_awaited(File& file) {
   const Guard guard(shard());
   return file.references.total() != file.references.of(shard().family().slot());

@@ -43,6 +43,8 @@ void move_to_pump(File& file, File& pumped, const PumpedAt& at);
 /// Of an object whose connection has moved.
 [[nodiscard]] PumpedAt where_pumped(File& file);
 
+/// In the pump: whether the connection has moved to its object. Takes the lock.
+[[nodiscard]] bool has_moved(File& pumped);
 /// In the pump: whether a process beside this one has the old object. poll() of that says POLLHUP when none has.
 [[nodiscard]] bool is_awaited(File& file);
 /// How the connection ends with its last number: by RST, or as close() ends it.
