@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
+#include <span>
 
 #include "observe/reasons.h"
 #include "os/net/address.h"
@@ -33,6 +35,8 @@ namespace {
 
 /// One thread at a time exchanges what a number names.
 pthread_mutex_t g_taking = PTHREAD_MUTEX_INITIALIZER;
+/// … or looks at the options that are kept for connections.
+pthread_mutex_t g_keeping = PTHREAD_MUTEX_INITIALIZER;
 
 std::optional<socket::PumpName> pump_name(int fd) {
   sockaddr_un name{};
@@ -107,6 +111,7 @@ bool take_pumped_number(int fd, Entry entry) {
 
 void forget_taking_after_fork() {
   pthread_mutex_init(&g_taking, nullptr);  // another thread of the parent's may have been at it
+  pthread_mutex_init(&g_keeping, nullptr);
 }
 
 void settle_pumped_numbers() {
@@ -172,18 +177,44 @@ namespace {
 /// An option that only TCP has, as the program has set it: nothing of the connection's depends on it (the pump sends
 /// at once what it has).
 struct Kept {
+  socket::PumpName as;  // the connection's
   int level, name;
   socklen_t bytes;
   std::array<std::byte, 64> value;
 };
-constexpr std::size_t kMostKept = 16;
+/// Of all connections; the eldest makes room.
+constexpr std::size_t kMostKept = 128;
 std::array<Kept, kMostKept> g_kept;
-std::size_t g_kept_count = 0;
+std::size_t g_kept_count = 0;  // that have ever been kept
 
-Kept* find_kept(int level, int name) {
-  for (std::size_t i = 0; i < g_kept_count; i++)
-    if (g_kept[i].level == level && g_kept[i].name == name) return &g_kept[i];
+/// While one is alive no other thread, and no handler on top, looks at what is kept.
+class Keeping {
+ public:
+  Keeping() { pthread_mutex_lock(&g_keeping); }
+  ~Keeping() { pthread_mutex_unlock(&g_keeping); }
+  Keeping(const Keeping&) = delete;
+  Keeping& operator=(const Keeping&) = delete;
+
+ private:
+  runtime::Undisturbed undisturbed_;
+};
+
+Kept* find_kept(const socket::PumpName& as, int level, int name) {
+  for (Kept& kept : std::span(g_kept).first(std::min(g_kept_count, kMostKept)))
+    if (kept.level == level && kept.name == name && kept.as == as) return &kept;
   return nullptr;
+}
+
+std::optional<Kept> load_kept(const socket::PumpName& as, int level, int name) {
+  const Keeping keeping;
+  const Kept* const kept = find_kept(as, level, name);
+  return kept == nullptr ? std::nullopt : std::optional(*kept);
+}
+
+void keep(const Kept& kept) {
+  const Keeping keeping;
+  Kept* const before = find_kept(kept.as, kept.level, kept.name);
+  (before != nullptr ? *before : g_kept[g_kept_count++ % kMostKept]) = kept;
 }
 
 /// A socket of the kind that the program takes it for. None under a filter, which may end the process for it.
@@ -222,11 +253,13 @@ int tell_kept(const Kept& kept, void* value, socklen_t* length) {
 }
 
 int get_as_tcp(const socket::PumpName& as, int level, int name, void* value, socklen_t* length) {
-  if (const Kept* const kept = find_kept(level, name)) return tell_kept(*kept, value, length);
+  if (const auto kept = load_kept(as, level, name)) return tell_kept(*kept, value, length);
   const Stranger stranger(as.domain);
   if (!stranger) return errno = ENOPROTOOPT, -1;
   const int r = real.getsockopt(stranger.fd(), level, name, value, length);
-  if (r == 0 && level == IPPROTO_TCP && name == TCP_INFO)
+  socklen_t told = 0;
+  const bool is_info = r == 0 && level == IPPROTO_TCP && name == TCP_INFO;
+  if (is_info && socket::copy_from_program(told, length) && told != 0)
     static_cast<tcp_info*>(value)->tcpi_state = TCP_ESTABLISHED;  // its first byte
   return r;
 }
@@ -236,11 +269,11 @@ int set_as_tcp(const socket::PumpName& as, int level, int name, const void* valu
     const int r = real.setsockopt(stranger.fd(), level, name, value, length);
     if (r != 0) return r;
   }
-  Kept* kept = find_kept(level, name);
-  if (kept == nullptr && g_kept_count < kMostKept) kept = &g_kept[g_kept_count++];
-  if (kept == nullptr || length > sizeof kept->value) return 0;
-  *kept = {level, name, length, {}};
-  return socket::copy_program_bytes(kept->value.data(), value, length) ? 0 : (errno = EFAULT, -1);
+  Kept kept{as, level, name, length, {}};
+  if (length > sizeof kept.value) return 0;
+  if (!socket::copy_program_bytes(kept.value.data(), value, length)) return errno = EFAULT, -1;
+  keep(kept);
+  return 0;
 }
 
 /// SO_DOMAIN and SO_PROTOCOL of a Unix socket that stands for a TCP one.

@@ -3,6 +3,7 @@ connection, in turn; a file FOLDER/N begins step N. What each finds is said.
 HOW: alternate, reset, unread; recv, poll, select, send: how the parent waits for it while the child gives root up; spawn: the
 parent spawns, and then computes; vfork: a child of the parent's is given it; full: the parent has no
 descriptors left."""
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -101,6 +102,7 @@ def kinds(connection):
     names = connection.getsockname() == NAMES[0], connection.getpeername() == NAMES[1]
     return names, [option(socket.SOL_SOCKET, name) for name in (socket.SO_TYPE, socket.SO_DOMAIN, socket.SO_PROTOCOL, socket.SO_ERROR, socket.SO_KEEPALIVE)], [
         option(socket.IPPROTO_TCP, socket.TCP_NODELAY), option(socket.IPPROTO_TCP, socket.TCP_CORK), option(socket.IPPROTO_TCP, socket.TCP_INFO, 1),
+        ctypes.CDLL(None).getsockopt(connection.fileno(), socket.IPPROTO_TCP, socket.TCP_INFO, None, ctypes.byref(ctypes.c_uint(0))),
         caught(lambda: option(socket.IPPROTO_TCP, 999)), caught(lambda: connection.setsockopt(socket.IPPROTO_TCP, 999, 1))]
 
 
