@@ -20,12 +20,12 @@ struct Packed {
   std::uint64_t serial;
   std::array<std::uint8_t, 16> local, remote;
   std::uint16_t local_port, remote_port;
-  std::uint8_t domain;
+  std::uint8_t domain, end;
 };
-constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1;  // without the struct's padding
+constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1 + 1;  // without the struct's padding
 constexpr std::size_t kNameBytes = 1 + kPrefixBytes + 2 * kPackedBytes;
 static_assert(kNameBytes <= sizeof(sockaddr_un::sun_path));
-static_assert(offsetof(Packed, domain) + 1 == kPackedBytes);
+static_assert(offsetof(Packed, end) + 1 == kPackedBytes);
 
 static_assert(kPumpNameLength == offsetof(sockaddr_un, sun_path) + kNameBytes);
 
@@ -36,9 +36,10 @@ int value_of(char digit) {
 
 }  // namespace
 
-socklen_t write_pump_name(const PumpName& name, std::uint64_t serial, sockaddr_un& out) {
-  const Packed packed{serial,          name.local.address.bytes, name.remote.address.bytes,
-                      name.local.port, name.remote.port,         name.domain};
+socklen_t write_pump_name(const PumpName& name, sockaddr_un& out) {
+  const Packed packed{
+      name.serial, name.local.address.bytes,           name.remote.address.bytes, name.local.port, name.remote.port,
+      name.domain, static_cast<std::uint8_t>(name.end)};
   std::array<std::uint8_t, kPackedBytes> bytes;
   std::memcpy(bytes.data(), &packed, bytes.size());
   out = {};
@@ -64,7 +65,18 @@ std::optional<PumpName> read_pump_name(const sockaddr_un& name, socklen_t length
   Packed packed{};
   std::memcpy(&packed, bytes.data(), bytes.size());
   if (packed.domain != AF_INET && packed.domain != AF_INET6) return std::nullopt;
-  return PumpName{packed.domain, {{packed.local}, packed.local_port}, {{packed.remote}, packed.remote_port}};
+  if (packed.end > static_cast<std::uint8_t>(PumpName::End::kPumps)) return std::nullopt;
+  return PumpName{packed.domain,
+                  {{packed.local}, packed.local_port},
+                  {{packed.remote}, packed.remote_port},
+                  static_cast<PumpName::End>(packed.end),
+                  packed.serial};
+}
+
+bool are_ends(const PumpName& programs, const PumpName& pumps) {
+  PumpName other = programs;
+  other.end = PumpName::End::kPumps;
+  return programs.end == PumpName::End::kPrograms && other == pumps;
 }
 
 }  // namespace bypass::socket

@@ -2,8 +2,10 @@
 // (runtime/family/pump.h).
 //
 // The socket is one end of a pair of Unix sockets, bound to an abstract name (unix(7)). The name holds the connection's
-// two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. Such a name gives no
-// rights: a process that can pass a socket on could have connected it to any address in a network namespace of its own.
+// two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. A process that can pass
+// a socket on could have connected it to any address in a network namespace of its own: so an end's own name is
+// believed. A stranger can choose the name of the socket by which it connects to a listener: so the other end's name is
+// believed only if are_ends() holds.
 #pragma once
 
 #include <sys/socket.h>
@@ -19,15 +21,18 @@ namespace bypass::socket {
 struct PumpName {
   std::uint8_t domain = 0;  // AF_INET or AF_INET6: the domain of the program's socket
   Endpoint local, remote;
+  enum class End : std::uint8_t { kPrograms, kPumps } end = End::kPrograms;
+  std::uint64_t serial = 0;  // both ends of one pair have it, and no other names of the network namespace
   bool operator==(const PumpName&) const = default;
 };
 
 /// The length of such an address.
-inline constexpr socklen_t kPumpNameLength = 105;
-/// Writes the name. `serial`: a number that no other such name in the network namespace has. Returns the length for
-/// bind().
-socklen_t write_pump_name(const PumpName& name, std::uint64_t serial, sockaddr_un& out);
+inline constexpr socklen_t kPumpNameLength = 107;
+/// Writes the name. Returns the length for bind().
+socklen_t write_pump_name(const PumpName& name, sockaddr_un& out);
 /// Reads a name that getsockname() has told, `length` bytes long; nullopt: the name is not ours.
 [[nodiscard]] std::optional<PumpName> read_pump_name(const sockaddr_un& name, socklen_t length);
+/// Whether the second name is that of the pump's end, where the first is the program's end.
+[[nodiscard]] bool are_ends(const PumpName& programs, const PumpName& pumps);
 
 }  // namespace bypass::socket

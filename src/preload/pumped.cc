@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,11 +39,19 @@ pthread_mutex_t g_taking = PTHREAD_MUTEX_INITIALIZER;
 /// … or looks at the options that are kept for connections.
 pthread_mutex_t g_keeping = PTHREAD_MUTEX_INITIALIZER;
 
-std::optional<socket::PumpName> pump_name(int fd) {
+std::optional<socket::PumpName> read_name(int fd, NameCall call) {
   sockaddr_un name{};
   socklen_t length = sizeof name;
-  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return std::nullopt;
+  if (call(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return std::nullopt;
   return socket::read_pump_name(name, length);
+}
+
+/// Of the program's end of a pair, which `fd` names. A program with more rights than its caller (AT_SECURE) believes no
+/// name: the caller may have made the socket, and the library only passes its calls on.
+std::optional<socket::PumpName> pump_name(int fd) {
+  const auto name = read_name(fd, real.getsockname);
+  const bool is_end = name.has_value() && name->end == socket::PumpName::End::kPrograms && getauxval(AT_SECURE) == 0;
+  return is_end ? name : std::nullopt;
 }
 
 /// A thread that goes straight, and not for our own work.
@@ -293,13 +302,15 @@ int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) 
   if (r != 0 || !readable || *length != socket::kPumpNameLength) [[likely]]
     return r;
   const KeepErrno keep;
-  sockaddr_un name{};
-  socklen_t bytes = sizeof name;
-  if (call(fd, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return r;
-  const auto as = socket::read_pump_name(name, bytes);
+  const auto as = pump_name(fd);
   if (!as.has_value()) return r;
+  const bool of_peer = call == real.getpeername;
+  if (of_peer) {  // which may have chosen its name itself
+    const auto other = read_name(fd, call);
+    if (!other.has_value() || !socket::are_ends(*as, *other)) return r;
+  }
   *length = room;
-  (void)socket::copy_name(call == real.getpeername ? as->remote : as->local, as->domain, address, length);
+  (void)socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
   return 0;
 }
 

@@ -176,6 +176,43 @@ def set_user_id_program_reads_nothing_of_its_callers():
         check(os.listdir(side.path("nobodys")) == [], f"made: {os.listdir(side.path('nobodys'))}")
 
 
+# --- Names of sockets
+
+CALLS_ITSELF_A_PUMP = """
+import os, socket, sys
+folder = sys.argv[1]
+def name(role): return b"\\0bypass-pump " + (bytes(8) + bytes([10, 0, 0, 1]) * 8 + bytes([22, 0, 22, 0, socket.AF_INET]) + role).hex().encode()
+def told(call):
+    name = call()
+    return "the kernel's" if isinstance(name, (bytes, str)) else name
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(folder + "/listener")
+listener.listen()
+for role in b"", b"\\0", b"\\1":
+    client = socket.socket(socket.AF_UNIX)
+    client.bind(name(role))
+    client.connect(folder + "/listener")
+    print(told(listener.accept()[0].getpeername), flush=True)
+    client.close()
+one, other = socket.socketpair()
+one.bind(name(b"\\0"))
+other.bind(name(b"\\1").replace(b"00000000", b"00000001", 1))
+print(told(one.getpeername), flush=True)
+"""
+
+
+@case
+def stranger_that_calls_itself_a_pump():
+    """A client chooses the name of its Unix socket. getpeername() tells the server that name, whatever it is."""
+    def scenario(side):
+        child = side.start("server", "/usr/bin/python3", "-I", "-c", CALLS_ITSELF_A_PUMP, side.dir)
+        check(side.end(child) == 0, side.output(child))
+        check(side.output(child).split("\n")[:4] == ["the kernel's"] * 4, side.output(child))
+        return side.output(child)
+
+    compare(scenario, lambda: Side("local"), uses_fast_path=False)
+
+
 # --- Secrets
 
 NO_RANDOM_NUMBERS = """

@@ -72,10 +72,17 @@ void set_timeout(int fd, int name, std::uint32_t milliseconds) {
 /// Each end's name says all: getpeername() tells the other end's.
 bool name_end(int fd, const socket::PumpName& as) {
   sockaddr_un name;
-  std::uint64_t serial = 0;
-  if (!os::fill_random(&serial, sizeof serial)) return false;
-  const socklen_t length = socket::write_pump_name(as, serial, name);
+  const socklen_t length = socket::write_pump_name(as, name);
   return kernel->bind(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0;
+}
+
+bool name_ends(int programs, int pumps, socket::PumpName as) {
+  using End = socket::PumpName::End;
+  if (!os::fill_random(&as.serial, sizeof as.serial)) return false;
+  as.end = End::kPrograms;
+  if (!name_end(programs, as)) return false;
+  as.end = End::kPumps;
+  return name_end(pumps, as);
 }
 
 /// The program's end, as the connection was. Its send buffer has room for one message that stays there (pump.h).
@@ -201,7 +208,7 @@ const char* begin_pumping(socket::File& file) {
   if (!ends || !control) return "no descriptors for it";
   socket::File* const pumped = socket::make_pumped(file, as);
   if (pumped == nullptr) return "no memory for it";
-  const bool named = name_end(ends.fd[0], as.name) && name_end(ends.fd[1], as.name);
+  const bool named = name_ends(ends.fd[0], ends.fd[1], as.name);
   const char* problem = named && describe(ends.fd[0], as) ? nullptr : "no socket of the kernel's can stand for it";
   if (problem == nullptr) {
     const std::uint32_t pump = fork_pump({ends.fd[1], ends.fd[0], control.take(1)}, control.fd[0], *pumped, file, as);
