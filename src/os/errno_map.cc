@@ -97,6 +97,7 @@ int number_of(Refusal cause) {
 const long kAgain = -EAGAIN;
 const long kTimedOutWait = -ETIME;
 const long kInterrupted = -EINTR;
+const long kMoved = -ERESTART;
 
 long failure(Error cause) {
   return -number_of(cause);

@@ -41,6 +41,9 @@ extern const long kAgain;
 extern const long kTimedOutWait;
 /// A signal handler ran (-EINTR).
 extern const long kInterrupted;
+/// The connection has moved to a pump before the call has done anything, which is to be made anew
+/// (socket/family/pumped.h; never shown to the program).
+extern const long kMoved;
 
 /// The positive errno of a cause, as SO_ERROR reports it; 0 for kNone.
 [[nodiscard]] int option_error(Error cause);

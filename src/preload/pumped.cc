@@ -17,6 +17,7 @@
 #include <span>
 
 #include "observe/reasons.h"
+#include "os/errno_map.h"
 #include "os/net/address.h"
 #include "os/os.h"
 #include "os/program_memory.h"
@@ -127,10 +128,16 @@ void settle_pumped_numbers() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) (void)settle_pumped_number(fd);
 }
 
-bool take_if_pumped(const Use& use, int fd) {
-  if (!is_pumped(use.entry())) [[likely]]
+bool has_moved(const Use& use, int fd, long& result) {
+  if (result != socket::kMoved) [[likely]]
     return false;
-  return take_pumped_number(fd, use.entry());
+  if (take_pumped_number(fd, use.entry())) return true;
+  result = -ENOBUFS;
+  return false;
+}
+
+bool Onward::is_blocking_there() const {
+  return take_pumped_number(fd_, use_.entry()) && (real.fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0;
 }
 
 // --- A process that leaves its family

@@ -26,8 +26,28 @@ inline bool settle_pumped_number(int fd) {
 void settle_pumped_numbers();
 /// In a forked child.
 void forget_taking_after_fork();
-/// After a call that has failed: whether its connection moved while the call was inside. It is to be made once more.
-[[nodiscard]] bool take_if_pumped(const Use& use, int fd);
+/// Whether the connection has moved before the call has done anything (`result`), and the number names the kernel's
+/// socket: the call is to be made there. ENOBUFS becomes its result where there is no descriptor for that.
+[[nodiscard]] bool has_moved(const Use& use, int fd, long& result);
+/// What has moved while a blocking call of several pieces was inside, and no handler interrupted it: the call goes on
+/// in the kernel, with what is left.
+class Onward {
+ public:
+  Onward(const Use& use, int fd) : use_(use), fd_(fd) {}
+  /// `flags` are the call's (MSG_DONTWAIT).
+  [[nodiscard]] bool goes_on(int flags) const {
+    if (!is_pumped(use_.entry())) [[likely]]
+      return false;
+    return (flags & MSG_DONTWAIT) == 0 && socket::thread_signals.seen == before_ && is_blocking_there();
+  }
+
+ private:
+  [[nodiscard]] bool is_blocking_there() const;
+
+  const Use& use_;
+  int fd_;
+  unsigned before_ = socket::thread_signals.seen;
+};
 
 /// Each connection on the wire that the process has is pumped from here on; of those that cannot be, `bypass why`
 /// tells.

@@ -100,8 +100,10 @@ constexpr PathCalls given_up() {
 /// Reached by a call that has begun before the connection moved; it is made once more, on the kernel's socket.
 constexpr PathCalls pumped() {
   PathCalls calls = undecided();
-  calls.receive = [](Socket&, int, Message&, int) { return failure(Error::kNotConnected); };
-  calls.send = [](Socket&, int, const Message&, int, bool&) { return failure(Error::kNotConnected); };
+  calls.receive = [](Socket&, int, Message&, int) { return kMoved; };
+  calls.send = [](Socket&, int, const Message&, int, bool&) { return kMoved; };
+  calls.send_file = [](Socket&, int, int, off_t*, std::size_t, bool&) { return kMoved; };
+  calls.shutdown = [](Socket&, int, int) { return kMoved; };
   calls.bits = pumped_bits;
   calls.is_looked_at = [](const Socket&) { return true; };
   calls.end = [](Guard&, Socket&) {};

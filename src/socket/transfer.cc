@@ -90,7 +90,7 @@ long earlier_error(File& file, int flags) {
 // The error that ended a batch is returned by the next call, as sk_err. "Nothing there" and a handler are no errors of
 // the socket.
 void keep_error(File& file, long failed) {
-  if (failed == kAgain || failed == kInterrupted || file.kind == FileKind::kEpoll) return;
+  if (failed == kAgain || failed == kInterrupted || failed == kMoved || file.kind == FileKind::kEpoll) return;
   Guard guard(shard());
   if (!file.alive) return;
   socket_of(file).pending_error = static_cast<std::uint8_t>(-failed);

@@ -86,7 +86,11 @@ TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
 TEST_F(Pumped, TheOldObject_CallsEveryOneThatWaits) {
   ASSERT_NE(move(own_pid() + 1), nullptr);
   std::string got;
-  EXPECT_EQ(read(*old_.file, got), -ENOTCONN);
+  EXPECT_EQ(read(*old_.file, got), kMoved);
+  EXPECT_EQ(shutdown(*old_.file, -1, SHUT_WR), kMoved);
+  bool sigpipe = false;
+  EXPECT_EQ(send(*old_.file, -1, Message{}, 0, sigpipe), kMoved);
+  EXPECT_FALSE(sigpipe);
   EXPECT_EQ(bits(*old_.file), kIn | kOut | kError | kHangUp);
 }
 

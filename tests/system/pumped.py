@@ -212,6 +212,8 @@ STEPS = {
     "poll": ["await=dropped", "send=xyz", "end"],
     "select": ["await=dropped", "send=xyz", "end"],
     "send": ["await=dropped", digest_of(1, 2), "send=xyz", "end"],
+    "sendfile": ["await=dropped", digest_of(1, 2), "send=xyz", "end"],
+    "waitall": ["send=abcd", "await=dropped", "send=efghxyz", "end"],
     "spawn": ["await=ran", "send=abcd", "acknowledged", "tell=acknowledged", "end"],
     "vfork": ["send=abcd", "take=6:" + hashlib.sha256(b"hello\n").hexdigest(), "end"],
     "full": ["send=abcd", "end"],
@@ -244,7 +246,7 @@ def compared(how, *wires):
 compared("alternate", "vhost", "veth")
 compared("reset", "vhost", "veth")
 compared("unread", "vhost", "veth")
-for call in ("recv", "poll", "select", "send", "spawn", "vfork", "full"):
+for call in ("recv", "waitall", "poll", "select", "send", "sendfile", "spawn", "vfork", "full"):
     compared(call, "veth")
 
 

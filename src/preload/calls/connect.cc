@@ -182,7 +182,9 @@ BYPASS_EXPORT(int, shutdown, (int fd, int how)) {
     return real.shutdown(fd, how);
   Use use(fd);
   if (!use) return real.shutdown(fd, how);
-  return static_cast<int>(use.finish(socket::shutdown(*use, fd, how)));
+  long result = socket::shutdown(*use, fd, how);
+  if (has_moved(use, fd, result)) return real.shutdown(fd, how);
+  return static_cast<int>(use.finish(result));
 }
 
 BYPASS_EXPORT(int, getsockname, (int fd, sockaddr* address, socklen_t* length)) {

@@ -7,7 +7,9 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
+#include <span>
 
 #include "os/os.h"
 #include "os/own/cancellation.h"
@@ -32,13 +34,64 @@ ssize_t refused(long problem) {
   return -1;
 }
 
+// --- What is left of a call whose connection has moved (pumped.h)
+
+// `done` bytes of the message have been transferred, the rest by `call`; how many all in all.
+template <typename Call>
+ssize_t transfer_rest(const msghdr& message, size_t done, Call call) {
+  size_t skipped = done, all = done;
+  for (const iovec& part : std::span(message.msg_iov, message.msg_iovlen)) {
+    const size_t skip = std::min(skipped, part.iov_len), left = part.iov_len - skip;
+    skipped -= skip;
+    if (left == 0) continue;
+    const ssize_t r = call(static_cast<std::byte*>(part.iov_base) + skip, left);
+    if (r > 0) all += static_cast<size_t>(r);
+    if (r < 0 || static_cast<size_t>(r) < left) break;
+  }
+  return static_cast<ssize_t>(all);
+}
+
+// A failure behind some bytes is told by the next call, without a signal.
+ssize_t send_rest(int fd, const msghdr& message, size_t done, int flags) {
+  const KeepErrno keep;
+  return transfer_rest(message, done,
+                       [&](std::byte* from, size_t bytes) { return real.send(fd, from, bytes, flags | MSG_NOSIGNAL); });
+}
+
+// MSG_WAITALL, of which a part has come before the move. A look has taken nothing.
+ssize_t receive_rest(int fd, msghdr& message, size_t done, int flags) {
+  if ((flags & MSG_PEEK) != 0) return real.recvmsg(fd, &message, flags);
+  const KeepErrno keep;
+  return transfer_rest(message, done, [&](std::byte* to, size_t bytes) { return real.recv(fd, to, bytes, flags); });
+}
+
+bool is_part(long result, const msghdr& message) {
+  return result > 0 && static_cast<size_t>(result) < socket::total_bytes({message.msg_iov, message.msg_iovlen});
+}
+
+// The last of `done` messages may have gone in part.
+long send_batch_rest(int fd, mmsghdr* messages, unsigned count, unsigned done, int flags) {
+  const KeepErrno keep;
+  mmsghdr& last = messages[done - 1];
+  if (is_part(last.msg_len, last.msg_hdr)) {
+    last.msg_len = static_cast<unsigned>(send_rest(fd, last.msg_hdr, last.msg_len, flags));
+    if (is_part(last.msg_len, last.msg_hdr)) return done;
+  }
+  if (done == count) return done;
+  const int more = real.sendmmsg(fd, messages + done, count - done, flags | MSG_NOSIGNAL);
+  return static_cast<long>(done) + std::max(more, 0);
+}
+
 // For a message with a valid header.
 [[gnu::noinline]] ssize_t receive_slowly(const Use& use, int fd, msghdr& message, int flags) {
   Restart restart(use, fd, SO_RCVTIMEO);
+  const Onward onward(use, fd);
   long result;
   do result = socket::receive_header(*use, fd, message, flags);
   while (restart.again(result));
-  if (result < 0 && take_if_pumped(use, fd)) return real.recvmsg(fd, &message, flags);
+  if (has_moved(use, fd, result)) return real.recvmsg(fd, &message, flags);
+  if ((flags & MSG_WAITALL) != 0 && is_part(result, message) && onward.goes_on(flags))
+    return receive_rest(fd, message, static_cast<size_t>(result), flags);
   drop_if_decided(use, fd);
   return use.finish(result);
 }
@@ -46,11 +99,14 @@ ssize_t refused(long problem) {
 [[gnu::noinline]] ssize_t send_slowly(const Use& use, int fd, const msghdr& message, int flags) {
   const socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_SNDTIMEO);
+  const Onward onward(use, fd);
   bool sigpipe = false;
   long result;
   do result = socket::send(*use, fd, m, flags, sigpipe);
   while (restart.again(result));
-  if (result < 0 && take_if_pumped(use, fd)) return real.sendmsg(fd, &message, flags);
+  if (has_moved(use, fd, result)) return real.sendmsg(fd, &message, flags);
+  if (is_part(result, message) && onward.goes_on(flags))
+    return send_rest(fd, message, static_cast<size_t>(result), flags);
   if (sigpipe) raise_sigpipe();
   drop_if_decided(use, fd);
   return use.finish(result);
@@ -289,9 +345,17 @@ BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (timeout != nullptr && !socket::copy_from_program(time, timeout)) return static_cast<int>(refused(-EFAULT));
   pthread_testcancel();
   Restart restart(use, fd, SO_RCVTIMEO);
+  const Onward onward(use, fd);
   long result;
   do result = socket::receive_many(*use, fd, messages, count, flags, timeout != nullptr ? &time : nullptr);
   while (timeout == nullptr && restart.again(result));
+  timespec* const left = timeout != nullptr ? &time : nullptr;
+  if (has_moved(use, fd, result)) {
+    const int r = real.recvmmsg(fd, messages, count, flags, left);
+    result = r < 0 ? -errno : r;
+  } else if (result > 0 && result < count && (flags & MSG_WAITFORONE) == 0 && onward.goes_on(flags)) {
+    result += std::max(real.recvmmsg(fd, messages + result, count - static_cast<unsigned>(result), flags, left), 0);
+  }
   if (timeout != nullptr && result > 0 && !socket::copy_to_program(timeout, time)) result = -EFAULT;
   return static_cast<int>(use.finish(result));
 }
@@ -396,10 +460,14 @@ int send_batch(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (!use) return real.sendmmsg(fd, messages, count, flags);
   pthread_testcancel();
   Restart restart(use, fd, SO_SNDTIMEO);
+  const Onward onward(use, fd);
   bool sigpipe = false;
   long result;
   do result = socket::send_many(*use, fd, messages, count, flags, sigpipe);
   while (restart.again(result));
+  if (has_moved(use, fd, result)) return real.sendmmsg(fd, messages, count, flags);
+  if (result > 0 && onward.goes_on(flags))
+    result = send_batch_rest(fd, messages, count, static_cast<unsigned>(result), flags);
   if (sigpipe) raise_sigpipe();
   return static_cast<int>(use.finish(result));
 }
@@ -448,10 +516,18 @@ ssize_t send_file(int out, int in, off_t* offset, size_t count) {
   if (offset != nullptr && !socket::copy_from_program(at, offset)) return refused(-EFAULT);
   const socket::CancellationOff off;  // libc's function is no cancellation point
   Restart restart(use, out, SO_SNDTIMEO);
+  const Onward onward(use, out);
   bool sigpipe = false;
   long result;
   do result = socket::send_file(*use, out, in, offset != nullptr ? &at : nullptr, count, sigpipe);
   while (restart.again(result));
+  off_t* const from = offset != nullptr ? &at : nullptr;
+  if (has_moved(use, out, result)) {
+    const ssize_t r = real.sendfile(out, in, from, count);
+    result = r < 0 ? -errno : r;
+  } else if (result > 0 && static_cast<size_t>(result) < count && onward.goes_on(0)) {
+    result += std::max<ssize_t>(real.sendfile(out, in, from, count - static_cast<size_t>(result)), 0);
+  }
   if (sigpipe) raise_sigpipe();
   if (offset != nullptr && !socket::copy_to_program(offset, at)) result = -EFAULT;
   return use.finish(result);
@@ -483,6 +559,7 @@ std::optional<ssize_t> splice_ours(int fd, const off_t* offset, int pipe, const 
   long result;
   do result = splice(*use, sigpipe);
   while (restart.again(result));
+  if (has_moved(use, fd, result)) return std::nullopt;
   if (sigpipe) raise_sigpipe();
   return use.finish(result);
 }
@@ -506,6 +583,7 @@ BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_of
   else
     r = (errno = EINVAL, -1);  // neither end is a pipe
   if (r.has_value()) return *r;
+  if (!is_tracked(from_ours ? in : out)) return real.splice(in, in_offset, out, out_offset, length, flags);  // moved
   note_escape(from_ours ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
   errno = EINVAL;
   return -1;

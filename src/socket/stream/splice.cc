@@ -95,6 +95,11 @@ class SplicingOut final : public Receiving {
   bool full_ = false;
 };
 
+/// The kernel, or a pump, has the connection by now.
+long gone(const Socket& socket) {
+  return socket.path == Path::kPumped ? kMoved : -EINVAL;
+}
+
 /// Returns 1: there is room; -EAGAIN, -EINTR; -EPIPE: there is no reader.
 long await_room(int pipe, bool waits) {
   pollfd item{pipe, POLLOUT, 0};
@@ -133,7 +138,7 @@ long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, b
   Socket& socket = socket_of(file);
   for (;;) {
     if (const long r = await_bytes(pipe, waits); r <= 0) return r;
-    if (!has_splice(file)) return -EINVAL;  // the kernel has the connection by now
+    if (!has_splice(file)) return gone(socket);
     const long there = bytes_in(pipe);
     if (there < 0) return there;
     if (there == 0) continue;  // another reader has taken them
@@ -157,7 +162,7 @@ long splice_to_pipe(File& file, int pipe, std::size_t count, unsigned flags, boo
       sigpipe = r == -EPIPE;  // the kernel raises a write's SIGPIPE itself
       return r;
     }
-    if (!has_splice(file)) return -EINVAL;  // the kernel has the connection by now
+    if (!has_splice(file)) return gone(socket);
     SplicingOut splicing(socket, pipe, count);
     const long r = run_receiving(socket, splicing, 0);
     if (r != 0 || !splicing.is_full()) return r;

@@ -23,6 +23,7 @@ long Receiving::attempt(Guard& guard) {
   wait_for_copy(guard, kReading);
   if (dissolved()) return failure(Error::kBrokenPipe);
   if (connection_of(socket_) == nullptr) {
+    if (is_moved()) return done_ != 0 ? static_cast<long>(done_) : kMoved;
     const long r = take_pending_error(socket_);
     return r != 0 ? r : failure(Error::kNotConnected);
   }

@@ -28,7 +28,7 @@ long Sending::attempt(Guard& guard) {
 // Linux's order (tcp_sendmsg): first the pending error, once; then EPIPE; then the wait for a handshake.
 long Sending::refusal() {
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
-  if (connection_of(socket_) == nullptr || dissolved()) return pipe();
+  if (connection_of(socket_) == nullptr || dissolved()) return done_ == 0 && is_moved() ? kMoved : pipe();
   const Error error = tcp_engine().error(*socket_.tcb);
   if (error != Error::kNone) return broken(error);
   if (socket_.has(kShutSend)) return pipe();

@@ -104,6 +104,8 @@ class SocketCondition : public Condition {
     return kAgain;
   }
   /// Whether connect(AF_UNSPEC) has dissolved, since again(), what was waited for (sk_disconnects of Linux).
+  /// To a pump (socket/family/pumped.h).
+  [[nodiscard]] bool is_moved() const { return socket_.path == Path::kPumped; }
   [[nodiscard]] bool dissolved() const { return waited_ && disconnects_ != socket_.disconnects; }
   /// Another thread copies from or to the socket without the lock: waits for it, as for the kernel's socket lock.
   void wait_for_copy(Guard& guard, std::uint32_t flag) {

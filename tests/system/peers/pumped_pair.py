@@ -1,6 +1,6 @@
 """pumped_pair.py PORT FOLDER HOW: root accepts a connection and forks a child, which gives root up. Both go on with the
 connection, in turn; a file FOLDER/N begins step N. What each finds is said.
-HOW: alternate, reset, unread; recv, poll, select, send: how the parent waits for it while the child gives root up; spawn: the
+HOW: alternate, reset, unread; recv, waitall, poll, select, send, sendfile: how the parent waits for it while the child gives root up; spawn: the
 parent spawns, and then computes; vfork: a child of the parent's is given it; full: the parent has no
 descriptors left."""
 import ctypes
@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 
@@ -183,7 +184,11 @@ def unread(connection):
 
 def waits(connection):
     """A call of the parent's that waits while the connection moves."""
+    await_bytes(connection, 4 if how == "waitall" else 0)
     partner = Partner(connection)
+    file = tempfile.TemporaryFile()
+    file.write(bulk(1) + bulk(2))
+    file.seek(0)
     parent = os.getpid()
     if os.fork() == 0:
         while open(f"/proc/{parent}/wchan").read() in ("0", "pipe_read", "do_wait"):
@@ -194,7 +199,11 @@ def waits(connection):
         say("child", partner.do("read all"))
         os._exit(0)
     if how == "send":
-        say("parent", connection.sendall(bulk(1) + bulk(2)))
+        say("parent", connection.send(bulk(1) + bulk(2)))
+    if how == "sendfile":
+        say("parent", os.sendfile(connection.fileno(), file.fileno(), 0, 2 * BULK), file.tell())
+    if how == "waitall":
+        say("parent", connection.recv(8, socket.MSG_WAITALL))
     if how == "poll":
         poll = select.poll()
         poll.register(connection, select.POLLIN)
