@@ -1,6 +1,7 @@
 #include "preload/numbers.h"
 
 #include "preload/acceleration.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 
 namespace bypass::preload {
@@ -19,13 +20,17 @@ void drop_stale_number(int fd) {
     return;
   KeepErrno keep;
   Entry stale = fd_table.exchange(fd, {});
-  if (!stale.empty()) release_entry(stale, -1);
+  if (stale.empty()) return;
+  await_exchange_of(fd);
+  release_entry(stale, -1);
 }
 
 void leave_number(int fd) {
   if (goes_straight()) return;
   Entry entry = fd_table.exchange(fd, {});
-  if (!entry.empty()) release_entry(entry, fd);
+  if (entry.empty()) return;
+  await_exchange_of(fd);
+  release_entry(entry, fd);
 }
 
 void share_number(int fd, int copy) {

@@ -33,6 +33,8 @@
 
 namespace bypass::preload {
 
+constinit std::atomic<int> number_in_exchange{-1};
+
 namespace {
 
 /// One thread at a time exchanges what a number names.
@@ -96,8 +98,22 @@ bool put_kernels_there(int fd, File& file, int flags) {
   return put;
 }
 
+/// Shown to who takes the number out of the table meanwhile, and waits (await_exchange_of()).
+class Exchanging {
+ public:
+  explicit Exchanging(int fd) {
+    number_in_exchange.store(fd, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  ~Exchanging() { number_in_exchange.store(-1, std::memory_order_release); }
+  Exchanging(const Exchanging&) = delete;
+  Exchanging& operator=(const Exchanging&) = delete;
+};
+
 /// Without a descriptor the number stays as it is, and the next call tries again.
 void exchange(int fd, Entry entry) {
+  const Exchanging exchanging(fd);
+  if (fd_table.load(fd) != entry) return;
   const int flags = real.fcntl(fd, F_GETFD);
   if (flags < 0) return;
   if (!put_kernels_there(fd, *entry.file(), flags)) {
@@ -114,7 +130,7 @@ bool take_pumped_number(int fd, Entry entry) {
   const KeepErrno keep;
   const runtime::Undisturbed undisturbed;  // a handler's call would wait for the one that it stands on
   pthread_mutex_lock(&g_taking);
-  if (fd_table.load(fd) == entry) exchange(fd, entry);
+  exchange(fd, entry);
   pthread_mutex_unlock(&g_taking);
   return fd_table.load(fd) != entry;
 }
@@ -122,6 +138,13 @@ bool take_pumped_number(int fd, Entry entry) {
 void forget_taking_after_fork() {
   pthread_mutex_init(&g_taking, nullptr);  // another thread of the parent's may have been at it
   pthread_mutex_init(&g_keeping, nullptr);
+  number_in_exchange = -1;
+}
+
+void await_exchange() {
+  const runtime::Undisturbed undisturbed;
+  pthread_mutex_lock(&g_taking);
+  pthread_mutex_unlock(&g_taking);
 }
 
 void settle_pumped_numbers() {

@@ -5,6 +5,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <optional>
 
 #include "os/pump_name.h"
@@ -21,6 +22,16 @@ inline bool settle_pumped_number(int fd) {
   if (entry.empty() || !is_pumped(entry)) [[likely]]
     return false;
   return take_pumped_number(fd, entry);
+}
+/// The number whose place the kernel's socket takes now, or -1.
+extern std::atomic<int> number_in_exchange;
+void await_exchange();
+/// Behind taking a number out of the table, before it is closed or given another socket: the kernel's socket is not put
+/// there any more.
+inline void await_exchange_of(int fd) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // with that of the exchange: one sees the other
+  if (number_in_exchange.load(std::memory_order_relaxed) == fd) [[unlikely]]
+    await_exchange();
 }
 /// Of all numbers.
 void settle_pumped_numbers();
