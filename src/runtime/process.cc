@@ -45,6 +45,7 @@
 #include "runtime/startup.h"
 #include "socket/api.h"
 #include "socket/family/kin.h"
+#include "socket/family/takers.h"
 #include "socket/policy.h"
 #include "socket/shard.h"
 #include "socket/shared/local.h"
@@ -244,6 +245,7 @@ bool need_wire() {
 void await_wire() {
   if (need_wire() || !PortSet::lent(g_process->shard)) [[likely]]
     return;
+  if (!socket::has_source_on_wire()) return;
   spare::recall();
   g_process->progress.look_now();
 }

@@ -72,6 +72,7 @@ void end_turn(Process& p) {
 
 /// The family's ports close, and stay so while they are lent. False: who has them keeps them.
 bool borrow_ports(Process& p) {
+  spare::forget_recalls();
   p.shard.wires().lent.store(true, std::memory_order_release);
   p.ports.leave(p.shard);
   socket::Wires& wires = p.shard.wires();

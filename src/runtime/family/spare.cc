@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -97,7 +98,7 @@ void make() {
   std::string problem;
   g_memory = own_high(arena::make_memory(problem));
   g_sockets = own_high(socket::kernel->epoll_create1(EPOLL_CLOEXEC));
-  g_recall = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC));
+  g_recall = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // a worker that keeps it may fill it
   if (g_memory >= 0 && g_sockets >= 0 && g_recall >= 0) return;
   drop();
   BYPASS_LOG_INFO("no memory for processes that give rights up: %s",
@@ -210,9 +211,17 @@ bool is_recalling() {
 bool await_recall() {
   std::uint64_t asked = 0;
   long n = 0;
-  do n = os::read(g_recall, &asked, sizeof asked);
-  while (n == -EINTR);
+  do {
+    pollfd item{g_recall, POLLIN, 0};
+    n = os::call(SYS_ppoll, os::address(&item), 1, 0, 0, 8);
+    if (n >= 0) n = os::read(g_recall, &asked, sizeof asked);
+  } while (n == -EINTR || n == -EAGAIN);
   return n == sizeof asked;
+}
+
+void forget_recalls() {
+  std::uint64_t asked = 0;
+  if (g_recall >= 0) (void)os::read(g_recall, &asked, sizeof asked);
 }
 
 bool take_members(bool on) {

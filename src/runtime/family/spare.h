@@ -65,12 +65,14 @@ bool call_driver();
 bool called_lives();
 
 /// A process that keeps the rights waits for what the driver's family has the ports for: asks that one for them
-/// (hand_back.h). Nothing, where there is no spare. A system call.
+/// (hand_back.h). Nothing, where there is no spare. A system call, which does not wait.
 void recall();
 /// Whether it has asked a moment ago: for the next 100 calls.
 [[nodiscard]] bool is_recalling();
 /// In a driver: until somebody asks. False: that cannot be waited for.
 [[nodiscard]] bool await_recall();
+/// Before ports are lent: who has asked until now meant an earlier driver, which has ended. A system call.
+void forget_recalls();
 
 /// Puts a socket into the set, before its process asks whether there is a driver.
 void note(int fd);

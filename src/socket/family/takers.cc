@@ -64,6 +64,16 @@ bool has_use_of_wire() {
   });
 }
 
+bool has_source_on_wire() {
+  const Guard guard(shard());
+  if (objects == nullptr) return false;
+  const std::uint32_t slot = shard().family().slot();
+  return objects->sockets.any_of([slot](const Socket& socket) {
+    const bool is_source = socket.kind == FileKind::kListener || socket.kind == FileKind::kDatagram;
+    return is_source && is_on_wire(socket) && socket.references.of(slot) != 0;
+  });
+}
+
 void forget_takers() {
   if (objects != nullptr) objects->details.for_each([](Details& details) { details.taken_by = details.polled_by = 0; });
 }

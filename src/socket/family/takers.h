@@ -20,6 +20,9 @@ void note_poller(Socket& socket);
 /// Whether this process has a number of a socket on the wire that it may be about to use: not of one that another
 /// process takes from. Takes the lock.
 [[nodiscard]] bool has_use_of_wire();
+/// Whether this process has a number of a listener, or of a bound datagram socket, on the wire: what comes to these
+/// comes to who has the ports. Takes the lock.
+[[nodiscard]] bool has_source_on_wire();
 
 /// In an arena that is a copy of another one. Lock held.
 void forget_takers();
