@@ -25,7 +25,7 @@ class Pumped : public Kin {
   File* move(std::uint32_t pid) {
     File* const pumped = make_pumped(*old_.file, described_);
     if (pumped == nullptr) return nullptr;
-    move_to_pump(*old_.file, *pumped, {pid, 7, 99});
+    move_to_pump(*old_.file, *pumped, {pid, 7, 99, 0});
     numbers_.push_back({pumped, -1});
     return pumped;
   }
@@ -80,6 +80,14 @@ TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
   move_to_pump(*old_.file, *pumped, {own_pid(), 7, 99});
   numbers_.push_back({pumped, -1});
   EXPECT_TRUE(has_moved(*pumped));
+}
+
+// Of a process under a filter of system calls.
+TEST_F(Pumped, OneThatAProcessCannotComeFor_DoesNotMove) {
+  forbid_pump(*old_.file);
+  EXPECT_FALSE(is_pumpable(*old_.file));
+  EXPECT_EQ(move(own_pid() + 1), nullptr);
+  EXPECT_FALSE(old_.file->pumped);
 }
 
 // A call that was inside when it moved ends with a failure, and is made once more.

@@ -208,6 +208,7 @@ STEPS = {
                   "shut", "tell=shut", "end"],
     "reset": ["send=abcd", "await=reset", "reset"],
     "unread": ["send=abcd", "take=4:" + hashlib.sha256(b"tail").hexdigest(), "tell=tail", "end"],
+    "aside": ["send=abcd", "end"],
     "recv": ["await=dropped", "send=xyz", "end"],
     "poll": ["await=dropped", "send=xyz", "end"],
     "select": ["await=dropped", "send=xyz", "end"],
@@ -246,6 +247,7 @@ def compared(how, *wires):
 compared("alternate", "vhost", "veth")
 compared("reset", "vhost", "veth")
 compared("unread", "vhost", "veth")
+compared("aside", "veth")
 for call in ("recv", "waitall", "poll", "select", "send", "sendfile", "spawn", "vfork", "full"):
     compared(call, "veth")
 

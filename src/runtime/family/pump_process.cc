@@ -1,5 +1,6 @@
 #include "runtime/family/pump_process.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include "os/own/own_work.h"
 #include "runtime/family/own_process.h"
 #include "runtime/family/pump.h"
+#include "runtime/family/standing.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
 #include "runtime/undisturbed.h"
@@ -181,14 +183,24 @@ std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, soc
   return made ? pid : 0;
 }
 
+/// ESRCH: the pump has ended, or has closed it, or another process has its pid by now. Another error: the end is there.
+/// A program may have put its rights aside, as a server does that serves a user by seteuid().
 int get_descriptor(const PumpedAt& at) {
+  const PermittedRights rights;
   const auto process = static_cast<int>(os::pidfd_open(at.pid));
-  if (process < 0) return -1;
+  if (process < 0) return process;
   const auto got = static_cast<int>(os::call(SYS_pidfd_getfd, process, at.number, 0));
   os::close(process);
-  if (got < 0 || os::inode_of(got) == at.inode) return got;
-  os::close(got);  // another process has the number by now
-  return -1;
+  if (got < 0) return got == -EBADF ? -ESRCH : got;
+  if (static_cast<std::uint32_t>(os::inode_of(got)) == at.inode) return got;
+  os::close(got);
+  return -ESRCH;
+}
+
+/// Of another pid namespace the numbers of this one name other processes, or none.
+bool is_named_here(const PumpedAt& at) {
+  const auto here = static_cast<std::uint32_t>(os::pid_namespace());
+  return at.pid_namespace == here || at.pid_namespace == 0 || here == 0;
 }
 
 /// What a program finds that has been reset.
@@ -213,11 +225,13 @@ const char* begin_pumping(socket::File& file) {
   if (problem == nullptr) {
     const std::uint32_t pump = fork_pump({ends.fd[1], ends.fd[0], control.take(1)}, control.fd[0], *pumped, file, as);
     char ready = 0;
-    const PumpedAt at{pump, ends.fd[0], os::inode_of(ends.fd[0])};
+    const PumpedAt at{pump, ends.fd[0], static_cast<std::uint32_t>(os::inode_of(ends.fd[0])),
+                      static_cast<std::uint32_t>(os::pid_namespace())};
     if (pump == 0 || !hear(control.fd[0], &ready, 1)) problem = "no process can be made that pumps it";
     const int got = problem == nullptr ? get_descriptor(at) : -1;
     if (got >= 0) os::close(got);
     if (problem == nullptr && got < 0) problem = "pidfd_getfd(2) is refused";
+    if (problem == nullptr && !socket::is_pumpable(file)) problem = "it has ended, or a process cannot come for it";
     if (problem == nullptr) {
       socket::move_to_pump(file, *pumped, at);
       // A pump that has been killed reads no more, and the program is to have no signal for that.
@@ -254,8 +268,9 @@ void pump_before_exec(void (*pump_numbers)()) {
 }
 
 int fetch_pumped(socket::File& file) {
-  const int got = get_descriptor(socket::where_pumped(file));
-  return got >= 0 ? got : make_reset();
+  const PumpedAt at = socket::where_pumped(file);
+  const int got = at.pid == 0 ? -ESRCH : is_named_here(at) ? get_descriptor(at) : -EPERM;
+  return got == -ESRCH ? make_reset() : got;
 }
 
 }  // namespace bypass::runtime

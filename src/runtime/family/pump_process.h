@@ -34,7 +34,7 @@ void tell_unpumped(const char* problem);
 void pump_before_exec(void (*pump_numbers)());
 
 /// A descriptor of the program's end of a connection that is pumped. Where the pump has been killed it is one that is
-/// reset. -1: the process can have no more descriptors.
+/// reset. Below 0: it cannot be had now, as where the process can have no more descriptors; it is there.
 [[nodiscard]] int fetch_pumped(socket::File& file);
 
 }  // namespace bypass::runtime

@@ -23,9 +23,15 @@ bool stands(const Socket& socket) {
   return state != tcp::State::kSynSent && state != tcp::State::kSynReceived && state != tcp::State::kClosed;
 }
 
+constexpr std::int32_t kForbidden = -1;  // for PumpedAt::number, before the connection moves
+
+bool is_forbidden(const Socket& socket) {
+  return socket.details != nullptr && socket.details->pump.number == kForbidden;
+}
+
 bool can_move(const Socket& socket) {
-  return socket.alive && !socket.ending && stands(socket) && socket.items == nullptr && socket.pending_error == 0 &&
-         (socket.status & O_ASYNC) == 0 && tcp_engine().error(*socket.tcb) == Error::kNone;
+  return socket.alive && !is_forbidden(socket) && !socket.ending && stands(socket) && socket.items == nullptr &&
+         socket.pending_error == 0 && (socket.status & O_ASYNC) == 0 && tcp_engine().error(*socket.tcb) == Error::kNone;
 }
 
 /// A copy to or from it that is under way ends first. Other threads of this process make none: it has one.
@@ -57,6 +63,15 @@ bool has_pumpable_alone() {
 bool is_pumpable(File& file) {
   const Guard guard(shard());
   return file.kind == FileKind::kStream && can_move(socket_of(file));
+}
+
+void forbid_pump(File& file) {
+  const Guard guard(shard());
+  if (!file.alive || file.kind != FileKind::kStream) return;
+  Socket& socket = socket_of(file);
+  if (socket.path == Path::kPumped) return;
+  if (socket.details == nullptr) socket.details = objects->details.allocate();
+  if (socket.details != nullptr) std::construct_at(&socket.details->pump, PumpedAt{0, kForbidden, 0, 0});
 }
 
 File* make_pumped(File& file, PumpedSocket& described) {

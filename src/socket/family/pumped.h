@@ -33,9 +33,13 @@ struct PumpedSocket {
 struct PumpedAt {
   std::uint32_t pid;
   std::int32_t number;
-  std::uint64_t inode;  // of the socket, to know it by
+  std::uint32_t inode;          // of the socket, to know it by: the kernel counts these in 32 bits (get_next_ino)
+  std::uint32_t pid_namespace;  // its inode, as short (proc_alloc_inum): the pump has that pid there. 0: not known
 };
 
+/// A process that has the connection cannot come for the kernel's socket, from here on: nobody has it pumped. Takes the
+/// lock.
+void forbid_pump(File& file);
 /// The object that the connection is to move to, with a reference of this process's; null: no memory. Takes the lock.
 File* make_pumped(File& file, PumpedSocket& described);
 /// The connection moves. Whoever is inside of the old object, or sleeps there, is called. Takes the lock.

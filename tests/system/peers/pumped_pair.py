@@ -1,6 +1,6 @@
 """pumped_pair.py PORT FOLDER HOW: root accepts a connection and forks a child, which gives root up. Both go on with the
 connection, in turn; a file FOLDER/N begins step N. What each finds is said.
-HOW: alternate, reset, unread; recv, waitall, poll, select, send, sendfile: how the parent waits for it while the child gives root up; spawn: the
+HOW: alternate, reset, unread, aside; recv, waitall, poll, select, send, sendfile: how the parent waits for it while the child gives root up; spawn: the
 parent spawns, and then computes; vfork: a child of the parent's is given it; full: the parent has no
 descriptors left."""
 import ctypes
@@ -182,6 +182,19 @@ def unread(connection):
     say("child", partner.do("close"), partner.end())
 
 
+def aside(connection):
+    """The parent serves a user for a while. It has done so before: so the kernel lets only the capable at its children."""
+    os.seteuid(65534)
+    os.seteuid(0)
+    await_bytes(connection, 4)
+    partner = Partner(connection)
+    say("child", partner.do("drop"), partner.do("read"))
+    os.seteuid(65534)
+    say("parent", caught(lambda: connection.recv(1)), caught(lambda: connection.send(b"x")), os.geteuid())
+    os.seteuid(0)
+    say("child", partner.do("read all"), partner.do("close"), partner.end())
+
+
 def waits(connection):
     """A call of the parent's that waits while the connection moves."""
     await_bytes(connection, 4 if how == "waitall" else 0)
@@ -237,5 +250,5 @@ with socket.create_server((sys.argv[4], port)) as listener:
     say("listening")
     accepted, _ = listener.accept()
 NAMES = accepted.getsockname(), accepted.getpeername()
-{"alternate": alternate, "reset": reset, "unread": unread, "spawn": spawn, "vfork": vfork, "full": full}.get(how, waits)(accepted)
+{"alternate": alternate, "reset": reset, "unread": unread, "aside": aside, "spawn": spawn, "vfork": vfork, "full": full}.get(how, waits)(accepted)
 say("done")
