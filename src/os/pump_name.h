@@ -2,8 +2,8 @@
 // (runtime/family/pump.h).
 //
 // The socket is one end of a pair of Unix sockets, bound to an abstract name (unix(7)). The name holds the connection's
-// two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. A process that can pass
-// a socket on could have connected it to any address in a network namespace of its own: so an end's own name is
+// two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. A process that can
+// pass a socket on could have connected it to any address in a network namespace of its own: so an end's own name is
 // believed. A stranger can choose the name of the socket by which it connects to a listener: so the other end's name is
 // believed only if are_ends() holds.
 #pragma once
