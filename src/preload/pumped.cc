@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include "observe/reasons.h"
 #include "os/errno_map.h"
 #include "os/net/address.h"
+#include "os/net/unix_queue.h"
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "preload/calls/filter.h"
@@ -52,9 +55,15 @@ std::optional<socket::PumpName> read_name(int fd, NameCall call) {
 /// Of the program's end of a pair, which `fd` names. A program with more rights than its caller (AT_SECURE) believes no
 /// name: the caller may have made the socket, and the library only passes its calls on.
 std::optional<socket::PumpName> pump_name(int fd) {
+  if (!may_ask_names()) return std::nullopt;
   const auto name = read_name(fd, real.getsockname);
   const bool is_end = name.has_value() && name->end == socket::PumpName::End::kPrograms && getauxval(AT_SECURE) == 0;
   return is_end ? name : std::nullopt;
+}
+
+std::optional<socket::PumpName> pump_name_quietly(int fd) {
+  const KeepErrno keep;
+  return pump_name(fd);
 }
 
 /// A thread that goes straight, and not for our own work.
@@ -151,6 +160,14 @@ void settle_pumped_numbers() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) (void)settle_pumped_number(fd);
 }
 
+void forbid_pumps() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    const Entry entry = fd_table.load(fd);
+    if (entry.is_socket() && !is_pumped(entry)) socket::forbid_pump(*entry.file());
+    (void)settle_pumped_number(fd);  // it may have been pumped just before
+  }
+}
+
 bool has_moved(const Use& use, int fd, long& result) {
   if (result != socket::kMoved) [[likely]]
     return false;
@@ -195,6 +212,7 @@ void pump_numbers() {
 }
 
 void pump_inherited_numbers() {
+  if (is_filtered()) return;  // it makes processes
   bool any = false;
   for_inherited([&](int fd, Entry entry) {
     if (settle_pumped_number(fd)) return;
@@ -256,10 +274,10 @@ void keep(const Kept& kept) {
   (before != nullptr ? *before : g_kept[g_kept_count++ % kMostKept]) = kept;
 }
 
-/// A socket of the kind that the program takes it for. None under a filter, which may end the process for it.
+/// A socket of the kind that the program takes it for. None under a filter that may end the process for it.
 class Stranger {
  public:
-  explicit Stranger(int domain) : fd_(is_filtered() ? -1 : real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  explicit Stranger(int domain) : fd_(!may_make_sockets() ? -1 : real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
   ~Stranger() {
     const KeepErrno keep;
     if (fd_ >= 0) os::close(fd_);
@@ -315,6 +333,22 @@ int set_as_tcp(const socket::PumpName& as, int level, int name, const void* valu
   return 0;
 }
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83  // Linux 6.16
+#endif
+#ifndef SO_PEERPIDFD
+#define SO_PASSPIDFD 76
+#define SO_PEERPIDFD 77  // both: Linux 6.5
+#endif
+
+/// Whether it tells, or asks for, who the peer is: of a Unix socket that is the pump's process, a TCP socket knows none
+/// (unix(7), socket(7)).
+bool tells_process(int level, int name) {
+  constexpr auto kNames = std::to_array<int>(
+      {SO_PEERCRED, SO_PEERSEC, SO_PEERGROUPS, SO_PEERPIDFD, SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD, SO_PASSRIGHTS});
+  return level == SOL_SOCKET && std::ranges::find(kNames, name) != kNames.end();
+}
+
 /// SO_DOMAIN and SO_PROTOCOL of a Unix socket that stands for a TCP one.
 void correct_kind(int fd, int name, void* value) {
   const int told = *static_cast<const int*>(value);
@@ -344,7 +378,15 @@ int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) 
   return 0;
 }
 
+bool has_pump_beneath(int fd) {
+  return pump_name_quietly(fd).has_value();
+}
+
 int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length) {
+  if (tells_process(level, name)) {
+    const auto as = pump_name_quietly(fd);
+    if (as.has_value()) return get_as_tcp(*as, level, name, value, length);
+  }
   const int r = real.getsockopt(fd, level, name, value, length);
   if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && *length == sizeof(int))
     correct_kind(fd, name, value);
@@ -359,8 +401,11 @@ int get_kernel_option(int fd, int level, int name, void* value, socklen_t* lengt
 int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length) {
   // What stays in its send buffer (pump.h) must leave room there.
   if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && length >= sizeof(int)) {
-    const KeepErrno keep;
-    if (pump_name(fd).has_value()) return 0;
+    if (pump_name_quietly(fd).has_value()) return 0;
+  }
+  if (tells_process(level, name)) {
+    const auto as = pump_name_quietly(fd);
+    if (as.has_value()) return set_as_tcp(*as, level, name, value, length);
   }
   const int r = real.setsockopt(fd, level, name, value, length);
   if (!is_unknown(r) || !is_tcps(level)) [[likely]]
@@ -371,6 +416,20 @@ int set_kernel_option(int fd, int level, int name, const void* value, socklen_t 
   if (!as.has_value()) return r;
   const int done = set_as_tcp(*as, level, name, value, length);
   return done;
+}
+
+// A byte always stays unread at the pump (pump.h), and the memory that it came in counts in the kernel's answer.
+int control_in_kernel(int fd, unsigned long request, void* argument) {
+  const int r = real.ioctl(fd, request, argument);
+  if (r != 0 || request != SIOCOUTQ) [[likely]]
+    return r;
+  const KeepErrno keep;
+  if (!may_make_sockets() || !pump_name(fd).has_value()) return r;
+  const auto unread = os::unread_at_other_end(static_cast<std::uint32_t>(os::inode_of(fd)));
+  if (!unread.has_value()) return r;
+  const int left = *unread > 0 ? static_cast<int>(*unread) - 1 : 0;
+  (void)socket::copy_to_program(static_cast<int*>(argument), left);
+  return r;
 }
 
 }  // namespace bypass::preload

@@ -35,6 +35,9 @@ inline void await_exchange_of(int fd) {
 }
 /// Of all numbers.
 void settle_pumped_numbers();
+/// Before a filter of system calls that does not allow what take_pumped_number() needs: that is done of all numbers
+/// now, and nobody has the other connections pumped from here on.
+void forbid_pumps();
 /// In a forked child.
 void forget_taking_after_fork();
 /// Whether the connection has moved before the call has done anything (`result`), and the number names the kernel's
@@ -71,8 +74,15 @@ void pump_inherited_numbers();
 /// getsockname() and getpeername() of a number of the kernel's.
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
 int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call);
+/// Whether a name of that length, which a receive has told, is that of the pump's end beneath a number of the kernel's.
+bool has_pump_beneath(int fd);
+inline bool is_pump_name(int fd, socklen_t length) {
+  return length == socket::kPumpNameLength && has_pump_beneath(fd);
+}
 /// getsockopt() and setsockopt().
 int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length);
 int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length);
+/// ioctl().
+int control_in_kernel(int fd, unsigned long request, void* argument);
 
 }  // namespace bypass::preload

@@ -262,4 +262,37 @@ def exit_under_a_filter_makes_no_call_of_ours():
         check(side.end(child) == 0, f"it ended with {child.returncode}")
 
 
+ASKS_UNDER_A_FILTER = """
+import ctypes, os, socket, struct
+SECCOMP_MODE_FILTER, SOCKET, GETSOCKNAME, ALLOW, KILL = 2, 41, 51, 0x7fff0000, 0x80000000
+code = [(0x20, 0, 0, 0), (0x15, 1, 0, SOCKET), (0x15, 0, 1, GETSOCKNAME), (0x06, 0, 0, KILL), (0x06, 0, 0, ALLOW)]
+lines = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(lines)))
+libc = ctypes.CDLL(None)
+one, other = socket.socketpair()
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, SECCOMP_MODE_FILTER, program, 0, 0) == 0
+for name in socket.SO_DOMAIN, socket.SO_PROTOCOL, socket.SO_PASSCRED: print(one.getsockopt(socket.SOL_SOCKET, name))
+print(len(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
+for call in lambda: one.getsockopt(socket.IPPROTO_TCP, 1), lambda: one.setsockopt(socket.IPPROTO_TCP, 1, 1):
+    try: call()
+    except OSError as error: print(error.strerror)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+print(other.getpeername() == "", "asked", flush=True)
+os._exit(0)
+"""
+
+
+@case
+def questions_under_a_filter_make_no_call_of_ours():
+    """A process that may not call getsockname() and socket() asks its Unix sockets, none of which is ours."""
+    def scenario(side):
+        child = side.start("server", "/usr/bin/python3", "-I", "-c", ASKS_UNDER_A_FILTER)
+        check(side.end(child) == 0, f"it ended with {child.returncode}: {side.output(child)}")
+        check("True asked" in side.output(child), side.output(child))
+        return side.output(child)
+
+    compare(scenario, lambda: Side("local"), uses_fast_path=False)
+
+
 run_named(CASES, "shown")

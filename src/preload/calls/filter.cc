@@ -25,6 +25,7 @@
 #include "preload/calls/signals.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
@@ -60,15 +61,46 @@ bool refuses_ours(std::span<const sock_filter> program) {
   });
 }
 
-/// True also if the filter cannot be read.
-bool concerns_us(const sock_fprog* program) {
+using Lines = std::array<sock_filter, BPF_MAXINSNS>;
+
+/// Nothing, if the filter cannot be read. (The kernel accepts no empty one.)
+std::span<const sock_filter> read_filter(const sock_fprog* program, Lines& lines) {
   sock_fprog copy{};
-  if (!copy_in(&copy, program, sizeof copy)) return true;
-  std::array<sock_filter, BPF_MAXINSNS> lines;
-  if (copy.len > lines.size() || !copy_in(lines.data(), copy.filter, copy.len * sizeof(sock_filter))) return true;
-  const std::span<const sock_filter> read(lines.data(), copy.len);
-  return std::ranges::any_of(read, [](const sock_filter& line) { return may_end_somebody(line); }) ||
-         refuses_ours(read);
+  if (!copy_in(&copy, program, sizeof copy)) return {};
+  if (copy.len > lines.size() || !copy_in(lines.data(), copy.filter, copy.len * sizeof(sock_filter))) return {};
+  return std::span<const sock_filter>(lines.data(), copy.len);
+}
+
+bool concerns_us(std::span<const sock_filter> program) {
+  return program.empty() ||
+         std::ranges::any_of(program, [](const sock_filter& line) { return may_end_somebody(line); }) ||
+         refuses_ours(program);
+}
+
+/// A call of ours, with those arguments of its that a filter may look at.
+struct Needed {
+  int number;
+  std::uint64_t first = 0, second = 0;
+};
+constexpr std::array kAskNames{Needed{SYS_getsockname}, Needed{SYS_getpeername}};
+constexpr std::array kMakeSockets{Needed{SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC},
+                                  Needed{SYS_socket, AF_INET6, SOCK_STREAM | SOCK_CLOEXEC}, Needed{SYS_close}};
+constexpr std::array kFetchEnds{Needed{SYS_capget}, Needed{SYS_capset},        Needed{SYS_geteuid},
+                                Needed{SYS_fstat},  Needed{SYS_newfstatat},    Needed{SYS_pidfd_open},
+                                Needed{SYS_close},  Needed{SYS_pidfd_getfd},   Needed{SYS_dup3},
+                                Needed{SYS_fcntl},  Needed{SYS_rt_sigprocmask}};
+
+/// Whether it has the kernel make each of these calls.
+bool allows(std::span<const sock_filter> program, std::span<const Needed> calls) {
+  return !program.empty() && std::ranges::all_of(calls, [&](const Needed& call) {
+    seccomp_data data{};
+    data.nr = call.number;
+    data.arch = AUDIT_ARCH_X86_64;
+    data.args[0] = call.first;
+    data.args[1] = call.second;
+    const std::uint32_t action = answer_of(program, data) & SECCOMP_RET_ACTION_FULL;
+    return action == SECCOMP_RET_ALLOW || action == SECCOMP_RET_LOG;
+  });
 }
 
 /// Sockets are given first, because epoll sets contain them.
@@ -86,7 +118,16 @@ bool give_all_to_kernel() {
   return all;
 }
 
-constinit std::atomic<bool> filtered{false};
+constinit std::atomic<bool> filtered{false}, asks_no_names{false}, makes_no_sockets{false};
+
+/// What the calls of preload/pumped.h need, where the filter does not allow it.
+void do_without(std::span<const sock_filter> program) {
+  if (goes_straight()) return;
+  const KeepErrno keep;
+  if (!allows(program, kFetchEnds) && has_started()) forbid_pumps();
+  if (!allows(program, kAskNames)) asks_no_names = true;
+  if (!allows(program, kMakeSockets)) makes_no_sockets = true;
+}
 
 void before_filter() {
   if (goes_straight()) return;
@@ -107,6 +148,14 @@ bool is_filtered() {
   return filtered.load(std::memory_order_relaxed);
 }
 
+bool may_ask_names() {
+  return !asks_no_names.load(std::memory_order_relaxed);
+}
+
+bool may_make_sockets() {
+  return !makes_no_sockets.load(std::memory_order_relaxed);
+}
+
 bool concerns_filters(long number) {
   return number == SYS_seccomp || number == SYS_prctl;
 }
@@ -115,7 +164,12 @@ void before_filter_call(long number, long a, long b, long c) {
   if (number == SYS_prctl && a != PR_SET_SECCOMP) return;
   const bool strict = number == SYS_prctl ? b == SECCOMP_MODE_STRICT : a == SECCOMP_SET_MODE_STRICT;
   const bool filter = number == SYS_prctl ? b == SECCOMP_MODE_FILTER : a == SECCOMP_SET_MODE_FILTER;
-  if (strict || (filter && concerns_us(reinterpret_cast<const sock_fprog*>(c)))) before_filter();
+  if (!strict && !filter) return;
+  Lines lines;
+  std::span<const sock_filter> program;
+  if (filter) program = read_filter(reinterpret_cast<const sock_fprog*>(c), lines);
+  do_without(program);
+  if (concerns_us(program)) before_filter();
 }
 
 BYPASS_EXPORT(int, prctl, (int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d)) {

@@ -11,4 +11,9 @@ void before_filter_call(long number, long a, long b, long c);
 /// accelerates its sockets on a port.
 [[nodiscard]] bool is_filtered();
 
+/// Whether no filter that the process has installed may end it for getsockname(2) and getpeername(2); for socket(2) of
+/// the internet and close(2).
+[[nodiscard]] bool may_ask_names();
+[[nodiscard]] bool may_make_sockets();
+
 }  // namespace bypass::preload

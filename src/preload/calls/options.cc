@@ -61,9 +61,9 @@ BYPASS_EXPORT(int, setsockopt, (int fd, int level, int name, const void* value, 
 
 BYPASS_EXPORT(int, ioctl, (int fd, unsigned long request, void* argument)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.ioctl(fd, request, argument);
+    return control_in_kernel(fd, request, argument);
   Use use(fd);
-  if (!use) return real.ioctl(fd, request, argument);
+  if (!use) return control_in_kernel(fd, request, argument);
   std::optional<long> answer = socket::control(*use, fd, request, argument);
   return answer.has_value() ? static_cast<int>(use.finish(*answer)) : real.ioctl(fd, request, argument);
 }

@@ -210,9 +210,28 @@ ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   return send_slowly(use, fd, message, flags);
 }
 
-// A call on a descriptor of the kernel costs only the look-up in the table and a jump. Everything else, with its stack
-// frame, is in a function of its own.
+// A call on a descriptor of the kernel costs only the look-up in the table and a jump; one that tells a name, its
+// length, too. Everything else, with its stack frame, is in a function of its own.
 namespace {
+
+// A TCP socket tells no name with what it has received (tcp_recvmsg in net/ipv4/tcp.c), a Unix socket that stands for
+// one would.
+ssize_t nameless(int fd, const sockaddr* name, socklen_t* length, ssize_t result) {
+  if (result >= 0 && name != nullptr && is_pump_name(fd, *length)) [[unlikely]]
+    *length = 0;
+  return result;
+}
+
+ssize_t nameless(int fd, msghdr* message, ssize_t result) {
+  if (result >= 0 && message->msg_name != nullptr && is_pump_name(fd, message->msg_namelen)) [[unlikely]]
+    message->msg_namelen = 0;
+  return result;
+}
+
+int nameless(int fd, mmsghdr* messages, int result) {
+  for (int i = 0; i < result; i++) (void)nameless(fd, &messages[i].msg_hdr, 0);
+  return result;
+}
 
 [[gnu::noinline]] ssize_t read_tracked(int fd, void* buffer, size_t length) {
   Use use(fd);
@@ -299,7 +318,7 @@ BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t 
 [[gnu::noinline]] ssize_t recvfrom_tracked(int fd, void* buffer, size_t length, int flags, sockaddr* name,
                                            socklen_t* name_length) {
   Use use(fd);
-  if (!use) return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  if (!use) return nameless(fd, name, name_length, real.recvfrom(fd, buffer, length, flags, name, name_length));
   const iovec data = buffer_of(buffer, length);
   return receive_from(use, fd, data, flags, name, name_length);
 }
@@ -307,14 +326,15 @@ BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t 
 BYPASS_EXPORT(ssize_t, recvfrom,
               (int fd, void* buffer, size_t length, int flags, sockaddr* name, socklen_t* name_length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.recvfrom(fd, buffer, length, flags, name, name_length);
+    return nameless(fd, name, name_length, real.recvfrom(fd, buffer, length, flags, name, name_length));
   return recvfrom_tracked(fd, buffer, length, flags, name, name_length);
 }
 
 [[gnu::noinline]] ssize_t recvfrom_chk_tracked(int fd, void* buffer, size_t length, size_t room, int flags,
                                                sockaddr* name, socklen_t* name_length) {
   Use use(fd);
-  if (!use || length > room) return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
+  if (!use || length > room)
+    return nameless(fd, name, name_length, real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length));
   const iovec data = buffer_of(buffer, length);
   return receive_from(use, fd, data, flags, name, name_length);
 }
@@ -322,25 +342,25 @@ BYPASS_EXPORT(ssize_t, recvfrom,
 BYPASS_EXPORT(ssize_t, __recvfrom_chk,
               (int fd, void* buffer, size_t length, size_t room, int flags, sockaddr* name, socklen_t* name_length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
+    return nameless(fd, name, name_length, real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length));
   return recvfrom_chk_tracked(fd, buffer, length, room, flags, name, name_length);
 }
 
 [[gnu::noinline]] ssize_t recvmsg_tracked(int fd, msghdr* message, int flags) {
   Use use(fd);
-  if (!use) return real.recvmsg(fd, message, flags);
+  if (!use) return nameless(fd, message, real.recvmsg(fd, message, flags));
   return receive_message(use, fd, *message, flags);  // it reads the header first
 }
 
 BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.recvmsg(fd, message, flags);
+    return nameless(fd, message, real.recvmsg(fd, message, flags));
   return recvmsg_tracked(fd, message, flags);
 }
 
 [[gnu::noinline]] int recvmmsg_tracked(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   Use use(fd);
-  if (!use) return real.recvmmsg(fd, messages, count, flags, timeout);
+  if (!use) return nameless(fd, messages, real.recvmmsg(fd, messages, count, flags, timeout));
   timespec time{};
   if (timeout != nullptr && !socket::copy_from_program(time, timeout)) return static_cast<int>(refused(-EFAULT));
   pthread_testcancel();
@@ -362,7 +382,7 @@ BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
 
 BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.recvmmsg(fd, messages, count, flags, timeout);
+    return nameless(fd, messages, real.recvmmsg(fd, messages, count, flags, timeout));
   return recvmmsg_tracked(fd, messages, count, flags, timeout);
 }
 

@@ -107,6 +107,27 @@ def kinds(connection):
         caught(lambda: option(socket.IPPROTO_TCP, 999)), caught(lambda: connection.setsockopt(socket.IPPROTO_TCP, 999, 1))]
 
 
+def process_of(connection):
+    """What it says of the peer's process: a TCP socket knows none."""
+    option, level = connection.getsockopt, socket.SOL_SOCKET
+    peer_groups, pass_security = 59, 34
+    found = [caught(lambda name=name: option(level, name, 64)) for name in (socket.SO_PEERCRED, socket.SO_PEERSEC, peer_groups)]
+    return found, [(caught(lambda name=name: connection.setsockopt(level, name, 1)), caught(lambda name=name: option(level, name)))
+                   for name in (socket.SO_PASSCRED, pass_security)]
+
+
+def named(connection):
+    buffer = bytearray(1)
+    return connection.recvfrom(1, socket.MSG_PEEK), connection.recvmsg(1, 0, socket.MSG_PEEK)[3], connection.recvfrom_into(buffer, 1, socket.MSG_PEEK)
+
+
+def all_sent(connection):
+    """Once nothing is on its way (SIOCOUTQ). The peer has it all by now."""
+    while left := struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"0000"))[0]:
+        time.sleep(0.001)
+    return left
+
+
 def nothing_there(connection):
     waits = caught(lambda: connection.recv(1, socket.MSG_DONTWAIT))
     connection.setblocking(False)
@@ -133,6 +154,9 @@ STEPS = {
     "read all": lambda connection: caught(lambda: connection.recv(100)),
     "peek": lambda connection: connection.recv(100, socket.MSG_PEEK),
     "kinds": kinds,
+    "process": process_of,
+    "named": named,
+    "all sent": all_sent,
     "nothing": nothing_there,
     "send": lambda connection: connection.sendall(bulk(1)),
     "say": lambda connection: connection.sendall(b"tail"),
@@ -149,11 +173,14 @@ def alternate(connection):
     say("parent", connection.recv(1), "child", partner.do("peek"), partner.do("read"))
     say("kinds", kinds(connection) == eval(partner.do("kinds")), kinds(connection))
     say("nothing", nothing_there(connection), partner.do("nothing"))
+    say("process", process_of(connection), partner.do("process"))
     tell("digits")
     await_bytes(connection, 20)
+    say("named", named(connection), partner.do("named"))
     say("".join((connection.recv(1) if i % 2 else eval(partner.do("read"))).decode() for i in range(20)))
     say("bulk", partner.do("send"), connection.sendall(bulk(2)))
     step("edge")
+    say("all sent", all_sent(connection), partner.do("all sent"))
     await_bytes(connection, 4)
     say("epoll", partner.do("epoll"), by_epoll(connection), partner.do("read all"))
     tell("half")
