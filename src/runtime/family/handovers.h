@@ -1,4 +1,5 @@
-// Handovers: one a port, which the processes of a family inherit from the one that forked first (backends/backend.h).
+// Handovers: one for each port. The processes of a family inherit them from the one that forked first
+// (backends/backend.h).
 #pragma once
 
 #include <cstddef>
@@ -11,22 +12,23 @@ namespace bypass::runtime {
 
 class Handovers {
  public:
-  /// For the ports that are `wanted`, by their places in the configuration, this process and what it forks from now on;
-  /// `id` (not 0) is theirs. Where there are no descriptors for one, there is none for any: said in the log.
+  /// Makes the handovers for the ports that are `wanted`, by their places in the configuration. This process and what
+  /// it forks from now on have them. `id` (not 0) identifies them. If descriptors are lacking for one, none is made,
+  /// which is logged.
   void make(const std::vector<bool>& wanted, std::uint32_t id);
-  /// 0: there are none.
+  /// The handovers' id; 0: there are none.
   [[nodiscard]] std::uint32_t id() const { return id_; }
-  /// Of a port by its place in the configuration.
+  /// The handover of a port, by its place in the configuration.
   [[nodiscard]] Handover of(std::size_t port) const { return id_ == 0 ? Handover{} : each_[port]; }
 
-  /// What lies in them goes, for all who have them.
+  /// Removes what lies in the handovers, for all processes that have them.
   void empty() const;
-  /// … in that port's.
+  /// … in the handover of that port only.
   void empty(std::size_t port) const;
-  /// This process has them no longer.
+  /// From here on this process does not have them any more.
   void drop();
 
-  /// Around the moment when a forked child closes all that is our own: that it does not close these.
+  /// Called around the moment when a forked child closes everything that is our own, so that it does not close these.
   void hide_in_child() const { own(false); }
   void show_in_child() const { own(true); }
 
@@ -35,7 +37,7 @@ class Handovers {
 
   std::vector<Handover> each_;
   std::uint32_t id_ = 0;
-  bool told_ = false;  // that there were no descriptors
+  bool told_ = false;  // it was logged that there were no descriptors
 };
 
 }  // namespace bypass::runtime

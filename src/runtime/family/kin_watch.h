@@ -1,8 +1,8 @@
-// KinWatch: the processes of the family that this one watches, by pidfd: the owner of the ports watches all, the others
-// watch it. Used by the progress thread alone, but for offer().
+// KinWatch: watches processes of the family, by pidfd. The owner of the ports watches all others, and they watch the
+// owner. Only the progress thread uses it, except for offer().
 //
 // A descriptor is made at the lowest free number, which a program may expect for its own next one: close(b), then
-// eventfd(). So the one that watches a new child is made inside fork(), and not a moment later by the progress thread.
+// eventfd(). So the descriptor for a new child is made inside fork(), and not a moment later by the progress thread.
 #pragma once
 
 #include <poll.h>
@@ -22,12 +22,13 @@ class KinWatch {
   KinWatch& operator=(const KinWatch&) = delete;
   ~KinWatch() { clear(); }
 
-  /// Watches those that are there now, and no others. False: somebody has ended meanwhile.
+  /// Watches the processes that are there now, and no others. False: a process has ended meanwhile.
   bool refresh(socket::Shard& shard);
   void clear();
-  /// A child that will be watched, inside fork() and in any thread. Allocates nothing; no more than kMostOffers wait.
+  /// Offers a child that will be watched. Called inside fork(), in any thread. Allocates nothing; at most kMostOffers
+  /// wait.
   void offer(std::uint32_t pid);
-  /// Appends one entry a process, readable when it has ended.
+  /// Appends one entry for each process. It is readable when the process has ended.
   void append(std::vector<pollfd>& set) const;
   [[nodiscard]] std::size_t size() const { return watched_.size(); }
 
@@ -47,7 +48,7 @@ class KinWatch {
   void drop_offers(bool all);
 
   std::vector<Watched> watched_;
-  std::mutex offers_lock_;  // offer() may run in a handler: it only tries
+  std::mutex offers_lock_;  // offer() may run in a handler, so it only tries to lock
   std::array<Offer, kMostOffers> offers_{};
 };
 

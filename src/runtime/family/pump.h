@@ -1,10 +1,11 @@
-// Pump: carries the bytes of one connection between the stack and one end of a pair of Unix sockets, whose other end is
-// the program's (pump_process.h).
+// Pump: carries the bytes of one connection between the stack and one end of a pair of Unix sockets. The program has
+// the other end (pump_process.h).
 //
-// What one side ends, the other side ends behind the last byte. A connection that is reset resets the program's end,
-// and the other way round. A Unix socket reports ECONNRESET when the other end is closed with bytes unread. So one byte
-// of the program's side always stays unread here: first one that was never sent, then the last that was carried on. The
-// pump takes it when both sides have ended well. Where it is killed, the program's end is reset by that.
+// When one side ends, the pump ends the other side behind the last byte. When the connection is reset, the pump resets
+// the program's end, and the other way round. A Unix socket reports ECONNRESET when the other end is closed with bytes
+// unread. So one byte from the program always stays unread here: first a byte that was never sent, then the last byte
+// that was carried on. The pump reads it when both sides have ended well. If the pump is killed, the unread byte resets
+// the program's end.
 #pragma once
 
 #include <array>
@@ -18,8 +19,9 @@ namespace bypass::runtime {
 
 class Pump {
  public:
-  /// `connection`: this process's alone. `old`: what the others know it as. `end`: ours of the pair. `programs`: the
-  /// program's, for who comes for it; closed here when nobody can come any more. Both are taken over.
+  /// `connection`: only this process has it. `old`: the object by which other processes know the connection. `end`: our
+  /// end of the pair. `programs`: the program's end, for processes that come for it; it is closed here when no process
+  /// can come any more. Both descriptors are taken over.
   Pump(socket::File& connection, socket::File& old, int end, int programs)
       : connection_(connection), old_(old), end_(end), programs_(programs) {}
 
@@ -57,12 +59,13 @@ class Pump {
 
   socket::File &connection_, &old_;
   int end_, programs_;
-  int edges_ = -1;                                     // an epoll set that tells of each change of our end
-  Pool in_, out_;                                      // from the wire, and to it
-  bool wire_ended_ = false, told_program_ = false;     // … and the program's end has been told so
-  bool program_ended_ = false, told_wire_ = false;     // … and the wire
-  bool program_gone_ = false, program_reset_ = false;  // both its directions have ended; without having read all
-  bool failed_ = false;                                // the connection
+  int edges_ = -1;                                  // an epoll set that tells each change of our end
+  Pool in_, out_;                                   // from the wire, and to the wire
+  bool wire_ended_ = false, told_program_ = false;  // the wire has ended, and the program's end knows it
+  bool program_ended_ = false, told_wire_ = false;  // the program has ended, and the wire knows it
+  // both directions of the program's end have ended; it left bytes unread
+  bool program_gone_ = false, program_reset_ = false;
+  bool failed_ = false;  // the connection has failed
   bool over_ = false;
 };
 

@@ -1,13 +1,14 @@
-// PumpProcess: what a process does with its connections on the port before it gives rights up, or executes another
+// PumpProcess: what a process does with its connections on the port before it gives rights up or executes another
 // program, while its family goes on.
 //
-// The memory of the port's connections is the family's. Who leaves it, and others that go on with the same connection,
-// get one end of a pair of Unix sockets in its place. A process of ours named `bypass-pump` stays in the family, has
-// the connection, and carries bytes between the two (pump.h): bytes cross the border, never memory. It is forked by the
-// process that leaves, while that has the family's rights, and is nobody's child. It ends with the connection.
+// The memory of the port's connections belongs to the family. A process that leaves it gets one end of a pair of Unix
+// sockets in place of each connection. So do other processes that go on with the same connection. A process of ours,
+// named `bypass-pump`, stays in the family. It has the connection, and carries bytes between the connection and the
+// pair (pump.h): bytes cross the border, never memory. The process that leaves forks the pump while it has the family's
+// rights. The pump is nobody's child, and ends with the connection.
 //
-// A process of the family that has the connection, too, comes for its end at its next call, by pidfd_getfd(2)
-// (preload/pumped.h). So what has left the stack, and that nobody has read, lies in one place for all of them.
+// Another process of the family that has the connection gets its end at its next call, by pidfd_getfd(2)
+// (preload/pumped.h). So bytes that have left the stack and that nobody has read lie in one place for all of them.
 #pragma once
 
 namespace bypass::socket {
@@ -18,15 +19,15 @@ namespace bypass::runtime {
 
 struct Process;
 
-/// In a process of one thread, with no thread of ours: from here on a pump has the connection. Null; else why it has
-/// not, and nothing has changed.
+/// Called in a process of one thread, without a thread of ours. From here on a pump has the connection. Null: it has.
+/// Otherwise the text says why it has not, and nothing has changed.
 [[nodiscard]] const char* begin_pumping(socket::File& file);
 
-/// Of one that is not: for the log.
+/// Logs that a connection is not pumped, and why.
 void tell_unpumped(const char* problem);
 
-/// Before rights are given up: `pump_numbers` has all connections of the process's pumped, where it has nothing else on
-/// the wire. Whether the progress thread ran, and was ended for it.
+/// Called before rights are given up. It has all connections of the process pumped by `pump_numbers`, if the process
+/// has nothing else on the wire. Returns whether the progress thread ran, and was ended for this.
 [[nodiscard]] bool pump_connections(Process& process, void (*pump_numbers)());
 
 /// Before an exec, or a spawn: `pump_numbers` has those pumped that the image is meant to use, where others of the

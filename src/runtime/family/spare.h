@@ -1,18 +1,17 @@
-// The spare: memory that the children of a process with rights inherit, unmapped, for those of them that give rights
-// up.
+// The spare: memory that the children of a process with rights inherit, unmapped, for the children that give rights up.
 //
-// The first that does makes an arena of it, a copy of its own; the others of the same standing map that, so that they
-// stay one family (docs/trust.md). A process that keeps the rights never maps it. A process without the rights of its
-// parent has no descriptor of it.
+// The first child that gives rights up makes an arena in it, a copy of its own. Others of the same standing map that
+// arena, so that they stay one family (docs/trust.md). A process that keeps the rights never maps it. A process without
+// the rights of its parent has no descriptor for it.
 //
-// Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that it has the ports,
-// one that an heir waits for that one, one that it lets others in. Another one, of a process (F_SETLK), says that a
-// member of the family that keeps the rights has the ports. The kernel gives each up with the last of the processes
-// that have it.
+// Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that the driver has
+// the ports, one that an heir waits for the first lock, one that the driver lets others in. Another lock, of a process
+// (F_SETLK), says that a member of the family that keeps the rights has the ports. The kernel releases each lock with
+// the last process that has it.
 //
 // Beside the memory there is an epoll set on which nobody waits. A process that gives rights up puts its listeners
-// there. The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver,
-// which has none of them, reads in /proc/self/fdinfo which of them are open (proc(5), epoll(7)).
+// there. The kernel takes a socket out when the last descriptor for it is closed, in any process. So the driver, which
+// has none of these sockets, reads in /proc/self/fdinfo which of them are still open (proc(5), epoll(7)).
 #pragma once
 
 #include <cstdint>
@@ -20,65 +19,66 @@
 
 namespace bypass::runtime::spare {
 
-/// Before a fork, where the process may give rights up that matter and has none yet: a memfd and some system calls,
-/// once. A child of a process without one has none.
+/// Called before a fork, where the process may give up rights that matter and has no spare yet. It makes a memfd and
+/// some system calls, once. A child of a process without a spare has none.
 void make();
-/// Its descriptors: of the memory, of the set and of what recall() writes to; -1: there is none.
+/// The descriptors of the memory, of the set, and of what recall() writes to; -1: there is no spare.
 int descriptor();
 int sockets_descriptor();
 int recall_descriptor();
-/// Around the closing of all that was the parent's own, in a child.
+/// Called in a child, around the closing of everything that was the parent's own.
 void hide();
 void show();
-/// This process has it no longer.
+/// This process does not have the spare any more.
 void drop();
 
-/// Whether a driver or an heir has the ports, or that is not to be seen from here. A system call.
+/// Whether a driver or an heir has the ports. Also true if that cannot be seen from here. A system call.
 bool is_driven();
-/// Whether it serves, and lets others in. A system call.
+/// Whether the driver serves and lets others in. A system call.
 bool takes_members();
-/// In a driver: takes the lock of the ports, under a descriptor of its own, which takes the place of the inherited one.
-/// False: it is another's.
+/// Called in a driver: takes the lock of the ports, under a descriptor of its own, which replaces the inherited one.
+/// False: another driver has the lock.
 bool begin_driving();
-/// In an heir, a process of one thread: waits until no process of the driver is left and the lock of the ports is its
-/// own. False: that cannot be waited for.
+/// Called in an heir, a process of one thread: waits until no process of the driver is left and the heir has the lock
+/// of the ports. False: it cannot wait for that.
 bool inherit_driving();
-/// In a driver: whether it lets others in. False: another one does.
+/// Called in a driver: sets whether it lets others in. False: another driver does.
 bool take_members(bool on);
 
-/// Before a member opens the ports, or has them where there has been no spare. False: a driver has them. System calls,
-/// where there is a spare.
+/// Called before a member opens the ports, or by a member that has had them without a spare. False: a driver has the
+/// ports. Makes system calls if there is a spare.
 bool claim_ports();
-/// It has them no longer.
+/// This process does not have the ports any more.
 void leave_ports();
-/// In a driver: whether a member of the family that keeps the rights has the ports. A system call.
+/// Called in a driver: whether a member of the family that keeps the rights has the ports. A system call.
 bool are_ports_claimed();
 
-/// Of a process for which a driver waits: by this descriptor it is called. Its forked children have it, too. The keeper
-/// is that driver's, and may not be the one that the family knows of: each process may have one that waits for it.
+/// For a process for which a driver waits: keeps the descriptor by which the process calls that driver. Its forked
+/// children have the descriptor, too. `keeper`: that driver's keeper. The family may know another one, since each
+/// process may have a driver that waits for it.
 void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time);
-/// Does not need it any more. The driver ends when nobody does.
+/// The process does not need the driver any more. The driver ends when no process does.
 void drop_call();
-/// Calls it. False: none waits, or it has been called from here.
+/// Calls the driver. False: no driver waits, or this process has called it already.
 bool call_driver();
-/// Whether the one that was to be called lives. Some system calls.
+/// Whether the driver that was to be called lives. Some system calls.
 bool called_lives();
 
 /// A process that keeps the rights waits for what the driver's family has the ports for: asks that one for them
 /// (hand_back.h). Nothing, where there is no spare. A system call, which does not wait.
 void recall();
-/// Whether it has asked a moment ago: for the next 100 calls.
+/// Whether this process has asked a moment ago: true for the next 100 calls.
 [[nodiscard]] bool is_recalling();
-/// In a driver: until somebody asks. False: that cannot be waited for.
+/// Called in a driver: waits until somebody asks. False: it cannot wait for that.
 [[nodiscard]] bool await_recall();
 /// Before ports are lent: who has asked until now meant an earlier driver, which has ended. A system call.
 void forget_recalls();
 
-/// Puts a socket into the set, before its process asks whether there is a driver.
+/// Puts a socket into the set. Must come before the process asks whether there is a driver.
 void note(int fd);
-/// In a driver, while it has rights: what open_sockets() reads.
+/// Called in a driver while it has rights: opens what open_sockets() reads.
 [[nodiscard]] bool open_list();
-/// The inodes of those sockets that are open in any process. Some system calls.
+/// The inodes of the sockets in the set that are open in any process. Some system calls.
 [[nodiscard]] std::vector<std::uint64_t> open_sockets();
 
 }  // namespace bypass::runtime::spare

@@ -1,9 +1,9 @@
-// Standing: what the kernel lets a process do to others, as far as memory that it shares with them is concerned.
+// Standing: what the kernel lets a process do to other processes, as far as shared memory is concerned.
 //
-// Two processes may share memory when each could do to the other by the kernel's leave (ptrace(2), "Ptrace access mode
-// checking") what it can do by the memory. What a process can still come back to counts as had: with CAP_SETUID in its
-// permitted set it may be any user. So seteuid(), and setgid() before setuid(), change nothing; the last step of
-// giving root up does.
+// Two processes may share memory if each could do to the other, by the kernel's rules (ptrace(2), "Ptrace access mode
+// checking"), what it can do by the memory. Rights that a process can get back count as its rights: with CAP_SETUID in
+// its permitted set it may become any user. So seteuid(), and setgid() before setuid(), change nothing. The last step
+// of giving root up does.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct Standing {
   };
   Ids users, groups;
   std::uint64_t permitted = 0, capable = 0;  // capabilities(7): the permitted and the effective set, bit n capability n
-  std::uint64_t user_namespace = 0;          // its inode; 0: not to be had
+  std::uint64_t user_namespace = 0;          // the namespace's inode; 0: not known
 
-  /// This thread's, by some system calls.
+  /// The standing of this thread, by some system calls.
   [[nodiscard]] static Standing now();
 };
 
-/// Whether two processes of these standings may share memory.
+/// Whether two processes with these standings may share memory.
 [[nodiscard]] bool may_share(const Standing& one, const Standing& other);
-/// Whether such a process may become any user (CAP_SETUID), and make children that do.
+/// Whether a process with this standing may become any user (CAP_SETUID), and make children that do.
 [[nodiscard]] bool may_change_user(const Standing& standing);
 
-/// A user or group of a call's that stays as it is.
+/// Stands in a call for a user or group that stays as it is.
 inline constexpr std::uint32_t kSameId = UINT32_MAX;
 
-// What it will be after a call, should the kernel allow it; as it is where it is seen that the kernel will not.
+// The standing after a call, if the kernel allows the call; unchanged where it is clear that the kernel will not.
 [[nodiscard]] Standing after_setuid(Standing standing, std::uint32_t user);
 [[nodiscard]] Standing after_setgid(Standing standing, std::uint32_t group);
 [[nodiscard]] Standing after_setresuid(Standing standing, const Standing::Ids& users);
@@ -40,11 +40,12 @@ inline constexpr std::uint32_t kSameId = UINT32_MAX;
 [[nodiscard]] Standing after_setreuid(Standing standing, std::uint32_t real, std::uint32_t effective);
 [[nodiscard]] Standing after_setregid(Standing standing, std::uint32_t real, std::uint32_t effective);
 [[nodiscard]] Standing after_capset(Standing standing, std::uint64_t permitted);
-/// In a user namespace of its own, or another's.
+/// In a new user namespace, its own or another one.
 [[nodiscard]] Standing after_new_user_namespace(Standing standing);
 
-/// While it lives, all capabilities that the thread is permitted are effective: a program that has put them aside for
-/// a while, by seteuid() or capset(), has a port opened as before. Two system calls, and two more where some were not.
+/// While it lives, all permitted capabilities of the thread are effective. So a port can be opened for a program that
+/// has put capabilities aside for a while, by seteuid() or capset(). Two system calls, and two more if some were not
+/// effective.
 class PermittedRights {
  public:
   PermittedRights();
@@ -54,7 +55,7 @@ class PermittedRights {
 
  private:
   std::uint64_t aside_ = 0;  // what was permitted and not effective
-  bool was_root_ = false;    // by the effective user
+  bool was_root_ = false;    // the effective user was root
 };
 
 }  // namespace bypass::runtime

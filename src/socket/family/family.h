@@ -1,11 +1,11 @@
 // Family: the processes that share an arena: a process, what it forked, what those forked.
 //
-// Each has a slot in the arena: pid, start time, pid namespace, incarnation. The slot is how the shard's lock
-// names its owner and how objects count their references, so that what a dead process held can be given back.
-// A slot's incarnation changes whenever another process, or the same one after exec, takes it.
+// Each has a slot in the arena: pid, start time, pid namespace, incarnation. By the slot the shard's lock names its
+// owner, and objects count their references. So what a dead process held can be given back. A slot's incarnation
+// changes whenever another process takes the slot, or the same one after exec.
 //
-// FamilyTable lies in the arena. Family is a process's own half; its identity lies in a page that the kernel wipes
-// in every forked child, so that a child never takes itself for its parent, however it was made.
+// FamilyTable lies in the arena. Family is a process's own half. Its identity lies in a page that the kernel wipes in
+// every forked child. So a child never takes itself for its parent, however it was made.
 #pragma once
 
 #include <array>
@@ -22,20 +22,20 @@ inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 
 /// How other processes of the family reach a sleeper (doorbell.h).
 struct Doorbell {
-  std::array<char, 8> name{};         // an abstract Unix socket's as autobind gives it: five characters; empty: none
+  std::array<char, 8> name{};  // of an abstract Unix socket, as autobind gives it: five characters; empty: no doorbell
   std::array<std::byte, 16> token{};  // what a datagram must hold for the kernel to deliver it
 };
 
-/// A slot is free while `pid` is 0; taken and given back by a compare-and-swap of it. The other fields are
-/// written by the slot's holder.
+/// A slot is free while `pid` is 0. A compare-and-swap of `pid` takes it and gives it back. The slot's holder writes
+/// the other fields.
 struct alignas(64) ProcessSlot {
   std::atomic<std::uint32_t> pid{0};
   std::atomic<std::uint32_t> incarnation{0};
   std::atomic<std::uint64_t> start_time{0};  // 0: /proc could not be read
   std::atomic<std::uint64_t> pid_namespace{0};
-  Doorbell doorbell;                    // its progress thread's. With the shard's lock
-  std::atomic<bool> cannot_own{false};  // the ports did not open there: another user, perhaps
-  std::atomic<bool> executing{false};   // inside exec, holding the shard's lock as the only thread that still runs
+  Doorbell doorbell;                    // its progress thread's; with the shard's lock
+  std::atomic<bool> cannot_own{false};  // the ports did not open in that process: it may be another user's
+  std::atomic<bool> executing{false};   // inside exec: the only thread that still runs holds the shard's lock
 };
 
 /// As fresh memory of the arena (all zero) it is an empty table.
@@ -50,35 +50,36 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  /// Takes a slot (after exec: the one that this process had, with a new incarnation). False: no page for the
+  /// Takes a slot; after exec, the one that this process had, with a new incarnation. False: there is no page for the
   /// identity, or the table is full of living processes.
   [[nodiscard]] bool attach(FamilyTable& table);
-  /// Gives the slot back; what the process referred to has been dropped before.
+  /// Gives the slot back. The process must have dropped its references before.
   void detach();
-  /// Before fork: a slot that stands for the child until it has one of its own, so that it can hold references
-  /// meanwhile. kNoSlot: none is free.
+  /// Called before fork: reserves a slot that stands for the child until the child has one of its own. So it can hold
+  /// references meanwhile. kNoSlot: no slot is free.
   [[nodiscard]] std::uint32_t reserve();
-  /// After fork, in a parent that knows its child: the slot, unless the child is done with it, lives as long as it.
+  /// Called after fork, in a parent that knows its child's pid: the reserved slot then lives as long as the child,
+  /// unless the child has given it back.
   void bind_reserved(std::uint32_t slot, std::uint32_t incarnation, std::uint32_t pid);
-  /// The child has its own slot, or there is none: the reserved one is free again.
+  /// The child has its own slot, or there is no child: the reserved slot is free again.
   void end_reserved(std::uint32_t slot) { free_slot(table_->slots[slot]); }
   [[nodiscard]] std::uint32_t incarnation_of(std::uint32_t slot) const {
     return table_->slots[slot].incarnation.load();
   }
-  /// In a forked child: a slot of its own. False: none is free, and the child must not use the arena.
+  /// Called in a forked child: takes a slot of its own. False: no slot is free, and the child must not use the arena.
   [[nodiscard]] bool on_fork_child();
 
   /// This process's slot; kNoSlot in a child that has not called on_fork_child() yet.
   [[nodiscard]] std::uint32_t slot() const { return self_ == nullptr ? kNoSlot : self_->slot_plus_1 - 1; }
   [[nodiscard]] std::uint32_t incarnation() const { return self_ == nullptr ? 0 : self_->incarnation; }
-  /// A number of this identity, another one in each forked child; 0 when there is none, and inside exec. For caches.
+  /// A number for this identity, for caches. Each forked child has another one. 0: no identity, or inside exec.
   [[nodiscard]] std::uint32_t generation() const { return self_ == nullptr ? 0 : self_->generation; }
   [[nodiscard]] FamilyTable& table() { return *table_; }
-  /// This process's, which has one.
+  /// The slot of this process, which must have one.
   [[nodiscard]] ProcessSlot& own() { return table_->slots[slot()]; }
 
-  /// Whether the process that held the slot in that incarnation can still run. Unknown is alive: of another pid
-  /// namespace, for instance. Some system calls, about 10 us.
+  /// Whether the process that held the slot in that incarnation can still run. If that is not known, it counts as
+  /// alive; so does a process in another pid namespace. Some system calls, about 10 us.
   [[nodiscard]] bool alive(std::uint32_t slot, std::uint32_t incarnation) const;
   [[nodiscard]] bool thread_alive(std::uint32_t slot, std::uint32_t tid) const;
   [[nodiscard]] std::uint32_t count() const;
@@ -95,7 +96,7 @@ class Family {
       ProcessSlot& s = table_->slots[i];
       const std::uint32_t incarnation = s.incarnation.load(std::memory_order_acquire);
       if (i == slot() || s.pid.load(std::memory_order_acquire) == 0 || alive(i, incarnation)) continue;
-      if (s.incarnation.load(std::memory_order_acquire) != incarnation) continue;  // somebody moves in
+      if (s.incarnation.load(std::memory_order_acquire) != incarnation) continue;  // another process is taking the slot
       gone(i);
       free_slot(s);
       swept++;
@@ -103,8 +104,8 @@ class Family {
     return swept;
   }
 
-  /// To all others this process is dead from here on: they give up what it referred to. It goes on by a table of its
-  /// own, a copy that was made before.
+  /// From here on, other processes take this one for dead, and give up what it referred to. It goes on with a table of
+  /// its own, a copy that was made before.
   void die_to_others() { own().pid.store(kNobody, std::memory_order_release); }
   /// In such a copy: calls gone(slot) for each other process's slot, then frees it.
   template <typename F>
@@ -117,14 +118,14 @@ class Family {
     }
   }
 
-  /// Around exec, with the shard's lock held (ShardLock::hold_for_exec).
+  /// Called around exec, with the shard's lock held (ShardLock::hold_for_exec).
   void set_executing(bool executing);
-  /// The same for the threads of this process alone: to others it lives, and holds the lock.
+  /// The same, but only for the threads of this process. To others it lives, and holds the lock.
   void keep_threads_out(bool out);
   [[nodiscard]] bool executing() const { return self_ != nullptr && self_->executing; }
 
  private:
-  /// In a page that fork wipes.
+  /// Lies in a page that fork wipes
   struct Self {
     std::uint32_t slot_plus_1;
     std::uint32_t incarnation;
@@ -143,15 +144,15 @@ class Family {
   Self* self_ = nullptr;
 };
 
-/// How many references each process holds to one object. Few hold one: two processes fit in place, more in a
-/// block of Memory. Lies in the object; lock held.
+/// How many references each process holds to one object. Few processes hold one: two fit in place, more in a block of
+/// Memory. It lies in the object, and is used with the lock held.
 class SlotRefs {
  public:
-  /// False: no memory for one process more; nothing has changed.
+  /// False: there is no memory for one more process. Nothing has changed then.
   [[nodiscard]] bool add(Memory& memory, std::uint32_t slot, std::uint32_t count = 1);
-  /// One of the process's references less; true when that was the last of all.
+  /// Removes one reference of the process; true when that was the last reference of all.
   bool remove(Memory& memory, std::uint32_t slot);
-  /// All of a process's; true when no references are left.
+  /// Removes all references of a process; true when no references are left.
   bool drop(Memory& memory, std::uint32_t slot);
 
   [[nodiscard]] std::uint32_t of(std::uint32_t slot) const;
@@ -159,7 +160,7 @@ class SlotRefs {
   [[nodiscard]] bool empty() const { return total_ == 0; }
   /// For Memory's rebuild: the block owned, null if none.
   [[nodiscard]] const void* block() const { return more_; }
-  /// After a death, perhaps in the middle of a change: what the entries say.
+  /// Recounts from the entries, after a death that may have come in the middle of a change.
   void recount();
 
  private:

@@ -1,8 +1,9 @@
-// Pumped: connections that a process of ours carries between the stack and a kernel's socket, as processes go on with
-// them that may not share the arena (runtime/family/pump_process.h).
+// Pumped: connections that a process of ours carries between the stack and a kernel's socket. Processes that may not
+// share the arena go on with the kernel's socket (runtime/family/pump_process.h).
 //
-// The connection moves to a new object, the pump's alone. The old one stays for who has a number of it: it says where
-// the kernel's socket is, which takes the number's place at the next call (preload/pumped.h).
+// The connection moves to a new object, which only the pump has. Processes that have a number for the connection keep
+// the old object. It says where the kernel's socket is, which takes the number's place at the next call
+// (preload/pumped.h).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace bypass::socket {
 /// Whether all that this process has on the wire are connections that can be pumped, and there are some, though not
 /// many: each takes a process. What another process takes from (takers.h) is left out. Takes the lock.
 [[nodiscard]] bool has_pumpable_alone();
-/// The same of one object: a connection on the wire that stands, is in no epoll set, and asks for no signals. Takes the
-/// lock.
+/// Whether the object can be pumped: a connection on the wire that is established, is in no epoll set, and asks for no
+/// signals. Takes the lock.
 [[nodiscard]] bool is_pumpable(File& file);
 
 /// What the kernel's socket is to be like.
@@ -26,10 +27,10 @@ struct PumpedSocket {
   std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever; ~0: no time at all
   std::uint32_t low_water = 1;
   bool shut_receive = false, shut_send = false, keep_alive = false;
-  bool aborts = false;  // SO_LINGER with no time: close() resets
+  bool aborts = false;  // SO_LINGER with time 0: close() resets
 };
 
-/// Where the program's end is: in a process that has the rights of this one, under that number.
+/// Where the program's end is: in a process that has the same rights as this one, under that number.
 struct PumpedAt {
   std::uint32_t pid;
   std::int32_t number;
@@ -42,21 +43,21 @@ struct PumpedAt {
 void forbid_pump(File& file);
 /// The object that the connection is to move to, with a reference of this process's; null: no memory. Takes the lock.
 File* make_pumped(File& file, PumpedSocket& described);
-/// The connection moves. Whoever is inside of the old object, or sleeps there, is called. Takes the lock.
+/// Moves the connection. Threads that are inside the old object, or sleep there, are called. Takes the lock.
 void move_to_pump(File& file, File& pumped, const PumpedAt& at);
-/// Of an object whose connection has moved.
+/// For an object whose connection has moved.
 [[nodiscard]] PumpedAt where_pumped(File& file);
 
 /// In the pump: whether the connection has moved to its object. Takes the lock.
 [[nodiscard]] bool has_moved(File& pumped);
 /// In the pump: whether a process beside this one has the old object. poll() of that says POLLHUP when none has.
 [[nodiscard]] bool is_awaited(File& file);
-/// How the connection ends with its last number: by RST, or as close() ends it.
+/// How the connection ends when its last number is closed: by RST, or as by close().
 enum class PumpsEnd : bool { kAborts, kCloses };
 void set_pumps_end(File& pumped, PumpsEnd end);
-/// A process has the object no longer. Lock held.
+/// A process does not have the object any more. Lock held.
 void tell_pump(File& file);
-/// What poll() says of such an object. Lock held.
+/// What poll() reports for such an object. Lock held.
 [[nodiscard]] std::uint32_t pumped_bits(const Socket& socket);
 
 }  // namespace bypass::socket

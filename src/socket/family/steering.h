@@ -1,7 +1,7 @@
-// Steering: what a device that lets the kernel keep its interface (PortCaps::steering) needs beside the frames.
+// Steering: what a device needs beside the frames if it lets the kernel keep its interface (PortCaps::steering).
 //
-// It is told which flows are ours. And since the kernel has the same addresses, no number may be used by both: a
-// connection's number is bound by its kernel descriptor, and kept after close() until nothing is left of the
+// It is told which flows are ours. The kernel has the same addresses, so no port number may be used by both. A
+// connection's number is bound by its kernel descriptor, and is kept after close() until nothing is left of the
 // connection.
 #pragma once
 
@@ -16,21 +16,23 @@ namespace bypass::socket {
 
 struct Socket;
 
-/// Tells the devices what the stack has noted since (FlowLog). By the ports' owner, lock held.
+/// Tells the devices which flows the stack has noted since the last call (FlowLog). Called by the ports' owner, lock
+/// held.
 void steer_noted_flows(Stack& stack, Context& context);
 
-/// The kernel has other addresses or routes on a port's interface than before: the stack follows, and the device is
-/// told of the flows at the addresses that have come and gone. By the ports' owner, lock held. An error leaves all as
-/// it was.
+/// For a port on whose interface the kernel has other addresses or routes than before. The stack follows, and the
+/// device is told which flows have come and gone with the addresses. Called by the ports' owner, lock held. After an
+/// error everything is as it was.
 Result<bool> change_interface(Stack& stack, Context& context, std::uint16_t port, const InterfaceConfig& interface);
 
-/// The end that a connection to `remote` shall have: where that goes out by a port that steers, one that the kernel has
-/// bound to the number. Else `local` as it is. kAddressNotAvailable: there is none left (connect(2)).
+/// The local end for a connection to `remote`. If the connection goes out by a port that steers, it has a number that
+/// the kernel has bound to `fd`. Otherwise it is `local`, unchanged. kAddressNotAvailable: no number is left
+/// (connect(2)).
 Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, const Endpoint& local,
                                   const Endpoint& remote);
 
-/// A connection's number while its descriptor is being closed: made before the connection is given up, asked to keep
-/// the number afterwards. Lock held.
+/// Keeps a connection's number while its descriptor is being closed. It is made before the connection is given up, and
+/// asked to keep the number afterwards. Lock held.
 class NumberKeeper {
  public:
   explicit NumberKeeper(const Socket& socket);
@@ -41,11 +43,11 @@ class NumberKeeper {
   Endpoint local_, remote_;
 };
 
-/// Gives numbers back whose connections have ended. Lock held.
+/// Gives back the numbers of connections that have ended. Lock held.
 void give_numbers_back();
-/// Whether this process has any. Without the lock.
+/// Whether this process keeps any numbers. Without the lock.
 bool keeps_numbers();
-/// A forked child has none of them.
+/// Called in a forked child, which keeps no numbers.
 void forget_numbers();
 
 }  // namespace bypass::socket

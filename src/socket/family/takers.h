@@ -1,32 +1,33 @@
-// Takers: which process of a family uses a listener, or a datagram socket on the wire.
+// Takers: tells which process of a family uses a listener, or a datagram socket on the wire.
 //
-// A child that gives rights up takes what it has inherited of these to the arena of those who have given up the same,
-// with the ports (rehome.h). That is right for a worker, which accepts or receives. It is wrong for a helper beside a
-// master that does so by itself: nothing would come to the master any more. So each of them names a process that has
-// accepted or received, and one that has waited for it by poll() or select(). An epoll set shows in its items.
+// A child that gives rights up takes the listeners and datagram sockets that it has inherited to the arena of the
+// others with the same new rights, with the ports (rehome.h). That is right for a worker, which accepts or receives. It
+// is wrong for a helper beside a master that accepts or receives itself: nothing would come to the master any more. So
+// each such socket names a process that has accepted or received, and one that has waited by poll() or select(). An
+// epoll set shows in its items.
 #pragma once
 
 #include "socket/socket.h"
 
 namespace bypass::socket {
 
-/// This process accepts or receives from it, or polls it. The first that does is named for as long as it has the
-/// socket. Lock held.
+/// This process accepts or receives from the socket, or polls it. The first process that does is named as long as it
+/// has the socket. Lock held.
 void note_taker(Socket& socket);
 void note_poller(Socket& socket);
-/// Whether another process, which lives and still has it, does. Some system calls. Lock held.
+/// Whether another living process that still has the socket is named. Some system calls. Lock held.
 [[nodiscard]] bool is_taken_by_another(const Socket& socket);
 [[nodiscard]] bool is_polled_by_another(const Socket& socket);
-/// Whether this process has a number of a socket on the wire that it may be about to use: not of one that another
-/// process takes from. Takes the lock.
+/// Whether this process has a number for a socket on the wire that it may be about to use. A socket from which another
+/// process takes does not count. Takes the lock.
 [[nodiscard]] bool has_use_of_wire();
 /// Whether this process has a number of a listener, or of a bound datagram socket, on the wire: what comes to these
 /// comes to who has the ports. Takes the lock.
 [[nodiscard]] bool has_source_on_wire();
 
-/// In an arena that is a copy of another one. Lock held.
+/// Called in an arena that is a copy of another one. Lock held.
 void forget_takers();
-/// Whether a process of the family has ever used one of its sockets on the wire. Lock held.
+/// Whether a process of the family has ever used one of the family's sockets on the wire. Lock held.
 [[nodiscard]] bool is_any_taken(const Guard& guard);
 /// Resets the connections that wait at listeners. Lock held.
 void reset_waiting(Guard& guard);
