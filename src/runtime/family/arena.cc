@@ -17,17 +17,18 @@ namespace bypass::runtime::arena {
 
 namespace {
 
-/// Of the budget, the part that bytes in bulk leave to all else.
+/// One part in this many of the budget is kept for everything but bulk bytes.
 constexpr std::size_t kKeptBack = 8;
 
 constexpr std::size_t kBytes = std::size_t{64} << 30;
-/// Under a limit on address space (RLIMIT_AS) the program needs the rest of it: an eighth is ours, if that is enough
-/// for anything.
+/// Under a limit on address space (RLIMIT_AS) the arena takes an eighth of the limit, and none if that is less than
+/// kLeastBytes. The program needs the rest.
 constexpr std::size_t kShareOfLimit = 8, kLeastBytes = std::size_t{64} << 20;
 /// Memory's own tables, and what lies before them, take less than a ninth of the arena.
 constexpr std::size_t kShareOfTables = 9;
-/// Between where programs are loaded and where libraries are: free in every ordinary process. Where in it, is drawn
-/// once a family: who finds a way to write somewhere is not to know where. 28 bits, as the kernel draws for mmap().
+/// The range lies between where programs are loaded and where libraries are, which is free in every ordinary process.
+/// The place in it is drawn at random once for a family. So an attacker who can write somewhere does not know where the
+/// arena is. It has 28 random bits, as the kernel's mmap() has.
 constexpr std::uintptr_t kLeastAddress = 0x6000'0000'0000;
 constexpr std::uint64_t kPlaces = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMagic = 0x414e455241594221;  // in the header of every arena
@@ -53,14 +54,14 @@ std::string errno_text(const char* what) {
   return std::string("the arena (memory shared with forked processes): ") + what + ": " + strerror(errno);
 }
 
-/// What the program may have of a limit; `all` when there is none.
+/// The part of a limit that the program may use; `all` when there is no limit.
 std::size_t soft_limit(decltype(RLIMIT_AS) resource, std::size_t all) {
   rlimit limit{};
   const bool limited = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return limited ? static_cast<std::size_t>(limit.rlim_cur) : all;
 }
 
-/// ftruncate beyond RLIMIT_FSIZE sends SIGXFSZ to the program: a smaller file will do if it holds the budget.
+/// ftruncate beyond RLIMIT_FSIZE would send SIGXFSZ to the program. A smaller file suffices if it holds the budget.
 bool fit_file_size(std::size_t budget, std::string& problem) {
   const std::size_t limit = soft_limit(RLIMIT_FSIZE, g_bytes);
   if (limit >= g_bytes) return true;
@@ -74,7 +75,7 @@ bool fit_file_size(std::size_t budget, std::string& problem) {
   return false;
 }
 
-/// Without random numbers the kernel chooses, as it does where something lies there already.
+/// Without random numbers the kernel chooses the address. It also does so if the drawn address is in use.
 void* drawn_address() {
   std::uint64_t number = 0;
   if (!os::fill_random(&number, sizeof number)) return nullptr;
@@ -86,13 +87,13 @@ void* map_reservation(std::size_t bytes) {
   return base == MAP_FAILED ? nullptr : base;
 }
 
-/// In the place of whatever is there.
+/// Maps the memory in place of whatever is there.
 bool map_memory(int fd, std::string& problem) {
   bool mapped = false;
   if (mmap(g_base, g_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
     problem = errno_text("mmap");
   } else if (munlock(g_base, g_bytes); mprotect(g_base, g_bytes, PROT_READ | PROT_WRITE) != 0) {
-    // After mlockall(MCL_FUTURE) a mapping that may be touched is filled at once, all of it.
+    // After mlockall(MCL_FUTURE), a mapping with access rights is filled at once, as a whole.
     problem = errno_text("mprotect");
   } else {
     madvise(g_base, g_bytes, MADV_DONTDUMP);
@@ -101,7 +102,7 @@ bool map_memory(int fd, std::string& problem) {
   return mapped;
 }
 
-/// A run of pages that have been touched, into the same place of the copy.
+/// Copies a run of touched pages to the same place in the copy.
 bool copy_run(int fd, const std::byte* from, std::size_t bytes) {
   auto offset = static_cast<off_t>(from - static_cast<const std::byte*>(g_base));
   while (bytes != 0) {
@@ -116,7 +117,7 @@ bool copy_run(int fd, const std::byte* from, std::size_t bytes) {
   return true;
 }
 
-/// What nobody has touched stays a hole.
+/// Pages that nobody has touched stay a hole.
 bool copy_touched(int fd, std::span<const std::byte> part) {
   constexpr std::size_t kAtOnce = 4096;
   static std::array<unsigned char, kAtOnce> is_there;
@@ -194,7 +195,7 @@ Mapped* take(std::size_t budget, std::string& problem) {
 
 namespace {
 
-/// What goes beyond the limit sends SIGXFSZ to the program.
+/// A write beyond the limit would send SIGXFSZ to the program.
 bool copy_fits(std::string& problem) {
   const bool fits = soft_limit(RLIMIT_FSIZE, g_bytes) >= g_bytes;
   if (!fits) problem = "RLIMIT_FSIZE forbids it";
@@ -215,7 +216,7 @@ bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
 
 namespace {
 
-/// A memfd with what has been touched; -1: `problem` says why there is none.
+/// Makes a memfd with a copy of the touched pages; -1: `problem` says why it cannot.
 int copy_arena(const Mapped& mapped, std::string& problem) {
   const int fd = copy_fits(problem) ? make_memory(problem) : -1;
   if (fd < 0 || copy_into(mapped, fd, problem)) return fd;

@@ -37,11 +37,11 @@ namespace bypass::runtime {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr timespec kPatience{10, 0};  // with ports that open: DPDK takes some tenths of a second
+constexpr timespec kPatience{10, 0};  // includes the opening of ports: DPDK takes some tenths of a second
 constexpr char kGo = 'g';
 constexpr const char* kDriverName = "bypass-driver";
 constexpr const char* kHeirName = "bypass-heir";
-enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // of the one that serves, as the other one sees it
+enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // how the server has ended, as the keeper sees it
 
 template <typename Signature>
 Signature* libc(const char* name) {
@@ -50,8 +50,8 @@ Signature* libc(const char* name) {
 
 /// What the driver is made for.
 struct Task {
-  Standing then;  // what it gives the rights up for
-  int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
+  Standing then;  // the rights that it will have
+  int pair;       // to the process that founds the family; -1: the arena is there, and another driver has been killed
   Opens opens;
   LastServer* server = nullptr;
   Words words{};
@@ -60,7 +60,7 @@ struct Task {
 
 // --- A process of our own, made of a copy of the program's
 
-/// All descriptors but ours: what the program's end is to tell its peers would wait for this process.
+/// Closes all descriptors but ours. Else the program's end would not reach its peers while this process lives.
 void close_programs(std::array<int, 5> kept) {
   std::sort(kept.begin(), kept.end());
   unsigned from = 3;
@@ -76,7 +76,7 @@ void close_programs(std::array<int, 5> kept) {
   if (nothing > 2) os::close(nothing);
 }
 
-/// What a forked child lets go of, and the arena.
+/// Lets go of what a forked child lets go of, and of the arena.
 void leave_program(Process& p, const Task& task) {
   name_process(kDriverName);
   ignore_signals();
@@ -100,14 +100,14 @@ bool is_standing(const Standing& then) {
   return may_share(Standing::now(), then);
 }
 
-/// As the program does it, for all threads that drivers have made.
+/// Gives rights up as the program does it, for all threads that drivers have made.
 bool give_rights_up(const Standing& then) {
   const auto groups = libc<int(gid_t, gid_t, gid_t)>("setresgid"), users = libc<int(uid_t, uid_t, uid_t)>("setresuid");
   return groups(then.groups.real, then.groups.effective, then.groups.saved) == 0 &&
          users(then.users.real, then.users.effective, then.users.saved) == 0 && is_standing(then);
 }
 
-/// Until the arena is one: its founder may have ended before. False: it has, long ago.
+/// Waits until the arena is ready; its founder may end before that. False: it has ended long ago.
 bool await_arena(arena::Spare& spare) {
   const auto* const word = reinterpret_cast<const std::uint32_t*>(&spare.changes);
   for (int i = 0; i < 10 && spare.changes.load(std::memory_order_acquire) == arena::Spare::kCopied; i++)
@@ -115,8 +115,9 @@ bool await_arena(arena::Spare& spare) {
   return spare.changes.load(std::memory_order_acquire) != arena::Spare::kCopied;
 }
 
-/// Nobody else of the family is left, and no socket is open that a next one would bring. A process that asks from here
-/// on whether there is a driver finds none. A process that has asked before has noted its sockets, and comes.
+/// Whether no other process of the family is left, and no socket is open that a later process would bring. A process
+/// that asks from here on whether there is a driver finds none. A process that has asked before has noted its sockets,
+/// and comes.
 bool ends_with_last() {
   if (socket::has_kin() || !spare::open_sockets().empty()) return false;
   spare::take_members(false);
@@ -124,9 +125,9 @@ bool ends_with_last() {
   return !spare::take_members(true);
 }
 
-/// kDone: the family has ended. kAgain: the wire takes rights. How long a listener is there depends on whether its
-/// socket is open. The kernel does not tell when the last process closes it, so that is looked at while no member has
-/// it.
+/// Serves the family. kDone: the family has ended. kAgain: the wire needs the rights. A listener stays as long as its
+/// socket is open. The kernel does not tell when the last process closes the socket, so this looks at it while no
+/// member has it.
 End serve(Process& p, const Words& words) {
   constexpr std::int64_t kFirstLook = 1'000'000, kNextLooks = kSecond / 20;
   const std::atomic<std::uint32_t>& driver_calls = p.shard.wires().driver_calls;
@@ -134,7 +135,8 @@ End serve(Process& p, const Words& words) {
   std::int64_t look = kFirstLook;
   for (;;) {
     const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
-    // The dead have their sockets no longer. What their connections end with would be lost where no link is up.
+    // Dead processes do not have their sockets any more. Where no link is up, the last segments of their connections
+    // would be lost, so the sweep waits.
     if (p.ports.any_link_is_up()) socket::sweep_family();
     hear_of_heirs(words, p.shard.wires().heir);
     const bool asks = socket::hold_sockets(spare::open_sockets) || !socket::has_kin();
@@ -149,13 +151,13 @@ End serve(Process& p, const Words& words) {
   }
 }
 
-/// The wire lets the process in while it has rights.
+/// Waits until the wire lets the process in, while it has rights.
 void await_links(PortSet& ports) {
   constexpr timespec kLook{0, 5'000'000};
   for (int i = 0; i < 400 && !ports.is_linked_apart(); i++) os::call(SYS_nanosleep, os::address(&kLook), 0);
 }
 
-/// The founder has made the arena, or has called. False: it has ended.
+/// Waits until the founder has made the arena, or has called. False: the founder has ended.
 bool await_founder(int pair, pid_t keeper) {
   char word = 0;
   const bool goes =
@@ -164,7 +166,7 @@ bool await_founder(int pair, pid_t keeper) {
   return goes;
 }
 
-/// What its last member has written may still be on its way.
+/// Ends the family. What its last member has written may still be on its way.
 void end_family(Process& p) {
   {
     socket::Guard guard(p.shard);
@@ -173,7 +175,8 @@ void end_family(Process& p) {
   deliver_rest(p);
 }
 
-/// A member that finds nobody who makes drivers tries to open the ports itself, and gives up soon where it cannot.
+/// Takes the ports for this process. A member that finds no process that makes drivers may be trying to open them
+/// itself; it gives up soon if it cannot.
 bool serve_apart(Process& p) {
   constexpr std::int64_t kLook = 20'000'000;  // ns
   constexpr int kLooks = 250;                 // 5 s of them: DPDK takes some tenths of a second
@@ -197,11 +200,11 @@ End drive(Process& p, const Task& task) {
   const Seen keeper = see(task.keeper);
   std::string problem;
   if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
-  p.shard.wires().keeper.set(keeper.pid, keeper.start_time);  // enter_arena() asks whether there is one
+  p.shard.wires().keeper.set(keeper.pid, keeper.start_time);  // enter_arena() asks whether there is a keeper
   hear_of_heirs(task.words, p.shard.wires().heir);
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
-  if (!serve_apart(p)) return kDone;  // a process of the family has them
+  if (!serve_apart(p)) return kDone;  // a process of the family has the ports
   p.shard.wires().driver.store(p.shard.wires().owner.load());
   (void)socket::hold_sockets(spare::open_sockets);
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
@@ -220,7 +223,7 @@ End drive(Process& p, const Task& task) {
   return end;
 }
 
-/// A port's socket that nobody serves any more lies in a folder where the driver has no rights.
+/// Removes a port's socket that nobody serves any more. It lies in a folder where the driver has no rights.
 void remove_socket(const PortConfig& port) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -238,8 +241,8 @@ void remove_sockets(const Config& config) {
   for (const PortConfig& wire : config.soft) remove_socket(wire);
 }
 
-/// One that waits for the place of the caller; in it, when it has that, true. It knows nothing of the caller's
-/// children.
+/// Forks a process that waits for the caller's place. In that process it returns true, when the process has the place.
+/// The process does not know the caller's children.
 bool make_heir(Task& task) {
   task.heir = fork_plainly();
   if (task.heir != 0) return false;
@@ -251,16 +254,16 @@ bool make_heir(Task& task) {
   return true;
 }
 
-/// In the one that serves: with it, all that wait end but where the wire takes rights.
+/// Runs in the server. When it ends, the waiting processes end, too, except where the wire needs the rights.
 [[noreturn]] void drive_and_end(Process& p, const Task& task) {
   const End end = drive(p, task);
   if (end != kAgain) tell_done(task.words);
   for (;;) os::call(SYS_exit_group, end);
 }
 
-/// Makes the one that serves, again and again, until there is nothing more to serve.
+/// Makes a server, again and again, until nothing is left to serve.
 void keep_serving(Process& p, Task& task) {
-  constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
+  constexpr timespec kPause{0, 100'000'000};  // for servers that are killed at once
   pid_t server = 0;
   task.server = make_last_server();
   task.words = make_words();
@@ -286,13 +289,13 @@ void keep_serving(Process& p, Task& task) {
   }
 }
 
-/// False: nobody has called it, or the ports are another process's.
+/// Waits for a call. False: nobody has called, or the ports are another process's.
 bool await_call(Task& task) {
   const bool called = await_founder(std::exchange(task.pair, -1), static_cast<pid_t>(os::getpid()));
   return called && spare::begin_driving() && !spare::are_ports_claimed();
 }
 
-/// The one that keeps the rights.
+/// Runs in the keeper, which keeps the rights.
 [[noreturn]] void keep(Process& p, Task task) {
   if (task.opens == Opens::kWhenCalled && !await_call(task)) os::call(SYS_exit_group, kFailed);
   keep_serving(p, task);
@@ -301,7 +304,7 @@ bool await_call(Task& task) {
   for (;;) os::call(SYS_exit_group, 0);
 }
 
-/// The keeper of a driver that has opened the ports, or waits to be called; 0: it has not.
+/// The pid of the keeper, once its driver has opened the ports or waits to be called; 0: neither.
 std::uint32_t await_open(int pair) {
   pollfd item{pair, POLLIN, 0};
   std::uint32_t keeper = 0;
@@ -340,7 +343,7 @@ Driver begin_driver(Process& process, const Standing& then, Opens opens, const c
 }
 
 void let_drive(Driver& driver) {
-  // A driver that has been killed reads no more, and the program is to have no signal for that.
+  // A driver that has been killed does not read any more, and the program must not get SIGPIPE.
   os::call(SYS_sendto, driver.pair, os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
   drop_driver(driver);
 }

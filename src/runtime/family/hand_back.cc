@@ -38,7 +38,7 @@ bool hand_back_if_recalled(Process& process) {
   socket::Guard guard(process.shard);
   if (socket::is_any_taken(guard)) return false;
   socket::reset_waiting(guard);
-  process.shard.wires().lent.store(true, std::memory_order_release);  // nobody of the family opens them
+  process.shard.wires().lent.store(true, std::memory_order_release);  // nobody of the family opens the ports
   BYPASS_LOG_INFO("the ports go back to the processes that have kept their rights");
   return true;
 }

@@ -18,7 +18,8 @@ void close_watched(int fd) {
 
 }  // namespace
 
-// A slot that is reserved for a child not yet known bears its parent's pid: ours, or one that is watched anyway.
+// A slot that is reserved for a child whose pid is not known yet has its parent's pid. That is ours, or one that is
+// watched anyway.
 bool KinWatch::wanted(socket::Shard& shard, std::uint32_t slot) {
   const socket::ProcessSlot& process = shard.family().table().slots[slot];
   const std::uint32_t pid = process.pid.load(std::memory_order_acquire);
@@ -65,7 +66,7 @@ int KinWatch::take_offer(std::uint32_t pid) {
   return place == offers_.end() ? -1 : std::exchange(*place, Offer{}).fd;
 }
 
-// A child that has executed another program, or has ended, is never watched.
+// A child that has executed another program, or has ended, is never watched: its offer is dropped.
 void KinWatch::drop_offers(bool all) {
   const std::scoped_lock lock(offers_lock_);
   for (Offer& o : offers_) {

@@ -38,7 +38,7 @@ void ignore_signals() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
   struct sigaction plain {};
-  plain.sa_handler = SIG_DFL;  // else no child can be waited for
+  plain.sa_handler = SIG_DFL;  // with SIGCHLD ignored, no child could be waited for
   reinterpret_cast<Action>(backend_host().libc("sigaction"))(SIGCHLD, &plain, nullptr);
 }
 

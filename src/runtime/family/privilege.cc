@@ -45,7 +45,7 @@ std::uint64_t own_name(Process& p) {
   return socket::Wires::name(p.shard.family().slot(), p.shard.family().incarnation());
 }
 
-/// One process at a time looks whether there is an arena for those of the new rights, and makes one.
+/// Only one process at a time looks whether there is an arena for the new rights, and makes one.
 void take_turn(Process& p) {
   arena::Spare& spare = p.arena.spare;
   for (;;) {
@@ -70,7 +70,7 @@ void end_turn(Process& p) {
   tell(p.arena.spare);
 }
 
-/// The family's ports close, and stay so while they are lent. False: who has them keeps them.
+/// Closes the family's ports. They stay closed while they are lent. False: the process that has them keeps them.
 bool borrow_ports(Process& p) {
   spare::forget_recalls();
   p.shard.wires().lent.store(true, std::memory_order_release);
@@ -94,7 +94,7 @@ void give_ports_back(Process& p) {
   socket::call_kin();
 }
 
-/// Null: the process can move. Else why it cannot.
+/// Null: the process can move. Otherwise the text says why it cannot.
 const char* why_not_move(const Standing& then) {
   if (spare::descriptor() < 0) return "the process has sockets on a port, and has been forked without memory for it";
   if (then.permitted != 0 || then.user_namespace != Standing::now().user_namespace)
@@ -106,7 +106,7 @@ const char* why_not_move(const Standing& then) {
 
 enum class Driving : std::uint8_t { kServes, kNone, kNeither };
 
-/// Of a driver that is still on its way, or at its end: until the driver serves or has gone.
+/// Waits for a driver that is still starting or ending, until it serves or has gone.
 Driving await_driving() {
   constexpr timespec kPause{0, 5'000'000};
   for (int i = 0; i < 1000; i++) {
@@ -117,7 +117,7 @@ Driving await_driving() {
   return Driving::kNeither;
 }
 
-/// Null: all is there that the process needs to move, and the ports are the other arena's. With the turn.
+/// Null: everything is there that the process needs to move, and the ports are the other arena's. Called with the turn.
 const char* make_ready(Process& p, RightsChange& change) {
   const arena::Spare& spare = p.arena.spare;
   if (spare.filled && !may_share(spare.standing, change.then))
@@ -135,14 +135,15 @@ const char* make_ready(Process& p, RightsChange& change) {
   return problem;
 }
 
-/// Those with a socket on the port, who may give up other rights, need the spare. Their ports may not be open yet.
+/// Whether the family needs the spare: processes with a socket on the port may give up other rights later. Their ports
+/// may not be open yet.
 bool is_spare_wanted(Process& p) {
   const socket::Guard guard(p.shard);
   return socket::is_wire_needed(guard);
 }
 
-/// The same for a process that has nothing on the port yet: with what it has now a driver can open the ports later.
-/// False: the ports are, or may become, another process's.
+/// The same for a process that has nothing on the port yet. With its present rights it makes a driver that can open the
+/// ports later. False: the ports are another process's, or may become that.
 bool make_ready_for_later(Process& p, RightsChange& change) {
   const arena::Spare& spare = p.arena.spare;
   if (!spare.filled && is_spare_wanted(p)) return false;
@@ -150,14 +151,14 @@ bool make_ready_for_later(Process& p, RightsChange& change) {
   const Driving driving = await_driving();
   change.founds = !spare.filled;
   if (spare.filled && driving == Driving::kServes) return true;
-  // One that has given rights up and stays has closed the spare, and its lock went with that.
+  // A process that has given rights up and stays has closed the spare, which released its lock.
   if (driving != Driving::kNone || spare::are_ports_claimed() || PortSet::owner_lives(p.shard)) return false;
   const char* problem = nullptr;
   change.driver = begin_driver(p, change.then, Opens::kWhenCalled, problem);
   return change.later = change.driver.pair >= 0;
 }
 
-/// A driver ends that waits for a process which does not come.
+/// Ends a driver that waits for a process which does not come.
 void let_go(RightsChange& change) {
   if (change.noted >= 0) socket::kernel->close(std::exchange(change.noted, -1));
   drop_driver(change.driver);
@@ -168,7 +169,7 @@ bool can_need_driver(const Process& p, const Standing& then) {
          then.user_namespace == Standing::now().user_namespace && has_one_thread();
 }
 
-/// Where it is to move, from here on to leave_arena() this process has the turn.
+/// If the process is to move, it has the turn from here on to leave_arena().
 void prepare_for_later(Process& p, RightsChange& change) {
   if (!can_need_driver(p, change.then)) return;
   change.progressed = change.progressed || p.progress.runs();
@@ -211,11 +212,11 @@ RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers) {
   const Inside inside;
   change.changes = true;
   change.leaves = p->shard.family().has_living_kin();
-  if (socket::is_in_handler()) {  // what it has interrupted may be inside the arena, or malloc
+  if (socket::is_in_handler()) {  // the handler may have interrupted work in the arena or in malloc
     if (change.leaves) stay(*p, "a signal handler gives them up");
     return {};
   }
-  // After it the folder may be closed to the process.
+  // After the change the folder may be closed to the process.
   if (change.leaves && p->region_is_parents.exchange(false)) renew_region();
   if (change.leaves && p->config.trust == Trust::kFamily) {
     stay(*p, "BYPASS_TRUST=family");
@@ -224,9 +225,10 @@ RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers) {
   change.then = then;
   const Undisturbed undisturbed;
   if (change.leaves) change.progressed = pump_connections(*p, pump_numbers);
-  // A helper beside a master that accepts leaves the listeners to it: in its copy they are the kernel's.
+  // A helper beside a master that accepts leaves the listeners to the master: in the helper's copy they are the
+  // kernel's.
   const bool on_wire = change.leaves ? socket::has_use_of_wire() : socket::refers_to_wire();
-  // What the ports take is still there. The progress thread would open them some tens of milliseconds later.
+  // What the ports need is still there. The progress thread would open them only some tens of milliseconds later.
   if (on_wire && !change.leaves) (void)open_ports(*p);
   if (on_wire && change.leaves && !prepare_move(*p, change)) return {};
   if (!on_wire && change.leaves) prepare_for_later(*p, change);
@@ -255,7 +257,7 @@ void cannot_leave(Process& p, const std::string& problem) {
   end_sharing();
 }
 
-/// For all others the process has ended, and there is no arena until it has given its rights up.
+/// For other processes this one has ended. It has no arena until it has given its rights up.
 bool go_out(Process& p, const RightsChange& change) {
   std::string problem;
   p.ports.leave(p.shard);
@@ -276,7 +278,7 @@ bool go_out(Process& p, const RightsChange& change) {
   return copied;
 }
 
-/// In a copy that nobody has changed since: what belongs to those who stay there.
+/// In a copy that nobody has changed since: removes what belongs to the processes that stay there.
 void settle(Process& p) {
   p.shard.lock().give_up_exec();
   {
@@ -291,7 +293,7 @@ void settle(Process& p) {
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.changes), INT_MAX);
 }
 
-/// What is the process's own beside the objects of the arena that it has left.
+/// Forgets what the process has of its own beside the objects of the arena that it has left.
 void forget_own(Process& p) {
   p.ports.drop_in_child();
   p.progress.forget();
@@ -302,7 +304,7 @@ void forget_own(Process& p) {
   socket::forget_own_halves();
 }
 
-/// Until the driver serves. False: it does not come.
+/// Waits until the driver serves. False: it does not come.
 bool await_driver(Process& p) {
   const std::atomic<std::uint32_t>& state = p.arena.spare.changes;
   for (int i = 0; i < kLooks; i++) {
@@ -313,7 +315,7 @@ bool await_driver(Process& p) {
   return false;
 }
 
-/// False: the process has no arena.
+/// Enters the new arena. False: the process has no arena.
 bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
   if (!may_share(Standing::now(), change.then) || !arena::map(spare::descriptor(), problem)) {
@@ -333,11 +335,11 @@ bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::Fil
       return false;
     }
     socket::enter_arena();
-    if (change.later) socket::sweep_family();  // nobody else does, where nobody has the ports
+    if (change.later) socket::sweep_family();  // nobody else sweeps while no process has the ports
     socket::bring_sockets(enter);
   }
   spare::drop();
-  // A member of the family that has no driver any more opens the ports itself, if it can.
+  // If the family has no driver any more, its member opens the ports itself, if it can.
   p.shard.family().own().cannot_own.store(driven, std::memory_order_relaxed);
   return true;
 }
@@ -353,9 +355,9 @@ bool leave_arena(RightsChange& change) {
     return go_out(p, change);
   }
   change.progressed = change.progressed || p.progress.runs();
-  p.progress.vanish();  // a user namespace of its own the kernel gives to a process of one thread
+  p.progress.vanish();  // the kernel gives a new user namespace only to a process of one thread
   p.local_ports = {};
-  // Workers of another user may have made it theirs.
+  // Workers of another user may have made the spare theirs.
   if (change.leaves || !may_change_user(change.then)) spare::drop();
   if (!change.leaves) return true;
   if (!p.config.ports.empty())
@@ -381,7 +383,7 @@ bool end_change(RightsChange change, void (*enter)(int fd, socket::File* file)) 
   if (!change.changes) return true;
   const Inside inside;
   const Undisturbed undisturbed;
-  if (!accelerates()) {  // it could not leave the arena
+  if (!accelerates()) {  // the process could not leave the arena
     let_go(change);
     return true;
   }

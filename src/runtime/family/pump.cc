@@ -59,7 +59,8 @@ bool Pump::to_program() {
     if (r == -EAGAIN || r == -EINTR) return r == -EINTR;
     if (r > 0) in_.take(static_cast<std::size_t>(r));
     program_reset_ = program_reset_ || r == -ECONNRESET;
-    // shutdown(SHUT_RD): what comes is taken, and nobody reads it. Of an end that is closed poll() tells, too.
+    // After the program's shutdown(SHUT_RD), bytes from the wire are taken and dropped. If the program's end is closed,
+    // poll() tells that, too.
     if (r < 0 && !program_gone_) in_.clear();
     return r > 0;
   }
@@ -75,7 +76,7 @@ bool Pump::from_wire() {
 
 // --- From the program to the wire
 
-// Poll first: what it says to have ended has all its bytes here.
+// Polls first. If poll says that the program's end has ended, all of its bytes are here.
 bool Pump::read_program() {
   if (!out_.empty() || program_ended_ || failed_) return false;
   const short now = os::poll_now(end_, POLLIN | POLLRDHUP);
@@ -86,10 +87,11 @@ bool Pump::read_program() {
     const std::span<std::byte> room = out_.room();
     const long r = receive_from(end_, room.first(std::min(there - 1, room.size() - 1)));
     if (r == -EINTR) return true;
-    const auto taken = static_cast<std::size_t>(r);  // the first of them has been carried on before
+    const auto taken = static_cast<std::size_t>(r);  // its first byte has been carried on before
     const bool well = r > 0 && receive_from(end_, room.subspan(taken, 1), MSG_PEEK) == 1;
     if (well) out_.fill(1, taken + 1);
-    // What cannot be read, as urgent data, which the program has sent past the stream, stands in the way for ever.
+    // Bytes that cannot be read would stand in the way for ever. Urgent data is such, which the program has sent past
+    // the stream.
     program_reset_ = program_reset_ || !well;
     program_ended_ = program_ended_ || !well;
     return true;
@@ -128,7 +130,7 @@ bool Pump::is_over() const {
   return told_wire_ && (program_gone_ || told_program_);
 }
 
-/// What is left unread resets the program's end.
+/// Ends the pump. A byte left unread resets the program's end.
 void Pump::finish() {
   over_ = true;
   std::byte last[1];
@@ -137,7 +139,7 @@ void Pump::finish() {
   os::close(std::exchange(end_, -1));
 }
 
-/// From here on our end sees whether the program's is closed.
+/// Closes our copy of the program's end. From here on our end sees whether the program's end is closed.
 void Pump::let_program_go() {
   if (programs_ >= 0 && !socket::is_awaited(old_)) os::close(std::exchange(programs_, -1));
 }
@@ -146,7 +148,7 @@ void Pump::wait() {
   const bool can_read = in_.empty() && !wire_ended_ && !program_gone_, can_write = !out_.empty();
   const int wanted = (can_read ? POLLIN : 0) | (can_write ? POLLOUT : 0);
   std::array<socket::PollItem, 3> items{};
-  // A connection that has ended is always ready.
+  // A connection that has ended is always ready, so poll does not ask for it.
   if (!over_ && !failed_ && wanted != 0) items[0] = {.events = static_cast<short>(wanted), .file = &connection_};
   items[1] = {.fd = edges_, .events = POLLIN};
   if (programs_ >= 0) items[2] = {.events = POLLIN, .file = &old_};

@@ -37,7 +37,7 @@ using socket::PumpedSocket;
 constexpr char kGo = 'g';
 constexpr timespec kPatience{10, 0};
 
-/// A pair of Unix sockets. What is not given away is closed.
+/// A pair of Unix sockets. An end that is not given away is closed.
 struct Pair {
   explicit Pair() {
     if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(fd.data())) != 0) fd = {-1, -1};
@@ -71,7 +71,7 @@ void set_timeout(int fd, int name, std::uint32_t milliseconds) {
               static_cast<suseconds_t>(none ? 0 : milliseconds % 1000 * 1000)});
 }
 
-/// Each end's name says all: getpeername() tells the other end's.
+/// Names an end. Each end's name holds both addresses: getpeername() reads the other end's.
 bool name_end(int fd, const socket::PumpName& as) {
   sockaddr_un name;
   const socklen_t length = socket::write_pump_name(as, name);
@@ -103,12 +103,12 @@ bool describe(int fd, const PumpedSocket& as) {
   return kernel->fcntl(fd, F_SETFL, static_cast<int>(as.status)) == 0;
 }
 
-/// What the pump is made with.
+/// The descriptors with which the pump is made.
 struct Ends {
   int ours, programs, control;
 };
 
-/// Nothing of the program's is left but what the pump is for.
+/// Lets go of everything of the program's, except what the pump needs.
 bool leave_program(Ends& ends, socket::File& pumped, socket::File& old) {
   constexpr const char* kName = "bypass-pump";
   name_process(kName);
@@ -129,7 +129,7 @@ bool leave_program(Ends& ends, socket::File& pumped, socket::File& old) {
   return true;
 }
 
-/// What is held back for more to come waits on the program's side.
+/// Sends at once what is held back for more to come. Holding back is done on the program's side from here on.
 void send_at_once(socket::File& pumped) {
   const int on = 1, off = 0;
   (void)socket::set_option(pumped, -1, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
@@ -161,7 +161,7 @@ bool hear(int control, void* word, std::size_t bytes) {
   return os::read(control, word, bytes) == static_cast<long>(bytes);
 }
 
-/// The pump's process; 0: there is none.
+/// Forks the pump. Returns its pid; 0: there is none.
 std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, socket::File& old,
                         const PumpedSocket& as) {
   prepare_fork();
@@ -203,7 +203,7 @@ bool is_named_here(const PumpedAt& at) {
   return at.pid_namespace == here || at.pid_namespace == 0 || here == 0;
 }
 
-/// What a program finds that has been reset.
+/// Makes the end that a program gets for a connection that has been reset.
 int make_reset() {
   Pair pair;
   if (!pair) return -1;

@@ -30,14 +30,14 @@ namespace {
 int g_memory = -1;
 int g_sockets = -1;  // an epoll set on which nobody waits
 int g_recall = -1;   // an eventfd
-int g_list = -1;     // in a driver: what /proc says of it
-int g_call = -1;     // to a driver that waits
+int g_list = -1;     // in a driver: /proc's description of the set
+int g_call = -1;     // calls a driver that waits
 socket::Maker g_called{};
 bool g_drives = false;
 bool g_tried = false;
 std::atomic<int> g_recalling{0};
 
-// The bytes that are locked. One question asks for the first two.
+// The bytes of the file that are locked. One question asks for the first two together.
 constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3;
 
 struct flock lock_of(short type, off_t byte, off_t bytes = 1) {
@@ -59,7 +59,7 @@ bool set_own_lock(short type, off_t byte) {
   return socket::kernel->fcntl(g_memory, F_SETLK, &lock) == 0;
 }
 
-/// However long another process has it.
+/// Waits for the lock, however long another process has it.
 bool await_lock(off_t byte) {
   struct flock lock = lock_of(F_WRLCK, byte);
   int result = -1;
@@ -79,8 +79,8 @@ void close_own(int& fd) {
   socket::kernel->close(std::exchange(fd, -1));
 }
 
-/// What is locked by the inherited descriptor is locked for its other processes. A descriptor of this one's own takes
-/// its place.
+/// Opens the file anew. A lock under the inherited descriptor would belong to its other processes, too. A descriptor of
+/// this process's own replaces it.
 bool open_anew() {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", g_memory);
@@ -158,7 +158,7 @@ bool inherit_driving() {
   return open_anew() && await_lock(kHeir) && await_lock(kPorts) && set_lock(F_UNLCK, kHeir);
 }
 
-// A driver asks for this lock after it has taken its own. So of two at once at least one gives way.
+// A driver asks for this lock after it has taken its own. So when both ask at once, at least one gives way.
 bool claim_ports() {
   if (g_memory < 0 || g_drives) return true;
   (void)set_own_lock(F_WRLCK, kClaim);
@@ -185,7 +185,7 @@ bool called_lives() {
   return g_called.lives();
 }
 
-// One that another process has called reads no more.
+// A driver that another process has called reads no more calls.
 bool call_driver() {
   if (g_call < 0) return false;
   static constexpr char kCall = 'c';
@@ -231,7 +231,7 @@ bool take_members(bool on) {
 void note(int fd) {
   epoll_event event{};
   event.data.u64 = os::inode_of(fd);
-  if (g_sockets >= 0) socket::kernel->epoll_ctl(g_sockets, EPOLL_CTL_ADD, fd, &event);  // perhaps it is there already
+  if (g_sockets >= 0) socket::kernel->epoll_ctl(g_sockets, EPOLL_CTL_ADD, fd, &event);  // it may be in the set already
 }
 
 bool open_list() {
@@ -242,7 +242,8 @@ bool open_list() {
 }
 
 std::vector<std::uint64_t> open_sockets() {
-  static constexpr const char kData[] = "data:";  // before it the number, behind it what only newer kernels tell
+  // the number stands before it; what follows is told by newer kernels only
+  static constexpr const char kData[] = "data:";
   std::string text;
   char part[4096];
   for (long n = 0;

@@ -30,7 +30,7 @@ Standing::Ids ids_by(long number) {
 
 using CapabilityWords = std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3>;
 
-/// SYS_capget or SYS_capset, of the calling thread alone. False: refused.
+/// Calls SYS_capget or SYS_capset, for the calling thread alone. False: refused.
 bool capabilities(long number, CapabilityWords& data) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   return os::call(number, os::address(&header), os::address(data.data())) == 0;
@@ -43,19 +43,20 @@ void read_capabilities(Standing& standing) {
   standing.capable = std::uint64_t{data[1].effective} << 32 | data[0].effective;
 }
 
-/// What it is to the test: identities that it can have at will are all one.
+/// The standing as the test sees it: identities that the process can take at will all become the same.
 Standing reachable(Standing standing) {
   const bool any_user = may_change_user(standing), traces = has(standing.permitted, CAP_SYS_PTRACE);
   if (any_user || traces) standing.users = {};
   if (has(standing.permitted, CAP_SETGID) || traces) standing.groups = {};
-  // seteuid() to and fro: the one that was saved may come back.
+  // With seteuid() a process can go back to its saved user.
   if (standing.users.saved == standing.users.real) standing.users.effective = standing.users.real;
   if (standing.groups.saved == standing.groups.real) standing.groups.effective = standing.groups.real;
   standing.capable = 0;
   return standing;
 }
 
-/// capabilities(7), "Effect of user ID changes on capabilities": none is left when no identity is root's any more.
+/// See capabilities(7), "Effect of user ID changes on capabilities": no capability is left when no identity is root's
+/// any more.
 void drop_capabilities_of_root(const Standing& before, Standing& after) {
   const auto any_root = [](const Standing::Ids& ids) { return ids.real == 0 || ids.effective == 0 || ids.saved == 0; };
   const long bits = os::call(SYS_prctl, PR_GET_SECUREBITS);
@@ -67,7 +68,7 @@ bool is_one_of(std::uint32_t id, const Standing::Ids& ids) {
   return id == kSameId || id == ids.real || id == ids.effective || id == ids.saved;
 }
 
-/// False: the kernel refuses it.
+/// False: the kernel refuses the ids.
 bool set_ids(Standing::Ids& ids, const Standing::Ids& wanted, bool any) {
   const bool own = is_one_of(wanted.real, ids) && is_one_of(wanted.effective, ids) && is_one_of(wanted.saved, ids);
   if (!own && !any) return false;
@@ -77,14 +78,15 @@ bool set_ids(Standing::Ids& ids, const Standing::Ids& wanted, bool any) {
   return true;
 }
 
-/// setreuid(2): the saved one follows where the real one is set, or the effective one to another than the real.
+/// setreuid(2): the saved id is set to the effective one if the real id is set, or if the effective id is set to
+/// another value than the real one.
 Standing::Ids both(const Standing::Ids& ids, std::uint32_t real, std::uint32_t effective) {
   const bool saves = real != kSameId || (effective != kSameId && effective != ids.real);
   const std::uint32_t after = effective != kSameId ? effective : ids.effective;
   return {real, effective, saves ? after : kSameId};
 }
 
-/// Of this thread: `raised` effective, or not.
+/// Makes the capabilities in `raised` effective for this thread, or not effective.
 void set_effective(std::uint64_t raised, bool on) {
   CapabilityWords data{};
   if (!capabilities(SYS_capget, data)) return;
@@ -109,8 +111,8 @@ PermittedRights::PermittedRights() {
   if (aside_ != 0) set_effective(aside_, true);
 }
 
-// Another thread may have called seteuid() meanwhile, which libc does in each thread. The kernel has then made nothing
-// effective, or all, where root came in between: that stays. Nothing is raised here.
+// Another thread may have called seteuid() meanwhile, which libc does in each thread. The kernel has then made no
+// capability effective, or all of them, if the user became root. That must stay: this raises nothing.
 PermittedRights::~PermittedRights() {
   const bool became_root = !was_root_ && is_root_effectively();
   if (aside_ != 0 && !became_root) set_effective(aside_, false);

@@ -24,7 +24,8 @@ int open_datagram() {
   return policy.own_descriptor(kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-/// From here on the kernel delivers to the socket what is these bytes alone (bpf(2)'s classic form; socket(7)).
+/// From here on the kernel delivers to the socket only a datagram with exactly these bytes (bpf(2)'s classic form;
+/// socket(7)).
 bool take_only(int fd, const std::array<std::byte, 16>& token) {
   constexpr std::uint16_t kLoadLength = BPF_LD | BPF_W | BPF_LEN, kLoadWord = BPF_LD | BPF_W | BPF_ABS;
   constexpr std::uint16_t kGoOnIfEqual = BPF_JMP | BPF_JEQ | BPF_K, kReturn = BPF_RET | BPF_K;
@@ -32,7 +33,7 @@ bool take_only(int fd, const std::array<std::byte, 16>& token) {
   constexpr std::size_t kLength = 2 * (1 + kWords) + 2;
   std::array<sock_filter, kLength> program{};
   std::size_t end = 0;
-  // Where it is not equal the next step but so many is the last one, which refuses.
+  // If a comparison fails, the program jumps over the remaining steps to the last one, which refuses.
   const auto compare = [&](std::uint16_t load, std::uint32_t from, std::uint32_t with) {
     program[end] = {load, 0, 0, from};
     program[end + 1] = {kGoOnIfEqual, 0, static_cast<std::uint8_t>(kLength - 1 - (end + 2)), with};
@@ -63,7 +64,7 @@ bool bind_to_some_name(int fd, std::array<char, 8>& out) {
   return true;
 }
 
-/// The socket that this process rings by; never closed.
+/// The socket by which this process rings; it is never closed.
 std::atomic<int> rope{-1};
 
 int the_rope() {
@@ -83,7 +84,7 @@ int make_doorbell(Doorbell& bell) {
   if (!os::fill_random(made.token.data(), made.token.size())) return -1;
   const int fd = open_datagram();
   if (fd < 0) return -1;
-  // The filter is there before the name: nobody comes in between.
+  // The filter is set before the name, so that nobody can send in between.
   if (!take_only(fd, made.token) || !bind_to_some_name(fd, made.name)) {
     close_own(fd);
     return -1;
@@ -93,7 +94,7 @@ int make_doorbell(Doorbell& bell) {
 }
 
 void silence_doorbell(int fd) {
-  constexpr int kMost = 64;  // above net.unix.max_dgram_qlen as it usually is; who goes on ringing wakes once more
+  constexpr int kMost = 64;  // above the usual net.unix.max_dgram_qlen; if more rings come, the thread wakes once more
   Doorbell rung;
   for (int i = 0; i < kMost; i++)
     if (os::call(SYS_recvfrom, fd, os::address(rung.token.data()), rung.token.size(), MSG_DONTWAIT) < 0) return;

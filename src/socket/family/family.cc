@@ -10,7 +10,7 @@
 namespace bypass::socket {
 namespace {
 
-/// Of all families of this process and of its ancestors: what a thread caches never fits another one's.
+/// Counts for all families of this process and of its ancestors. So what a thread caches never fits another family.
 std::atomic<std::uint32_t> generations{0};
 
 }  // namespace
@@ -19,7 +19,7 @@ bool Family::make_page() {
   constexpr long kPage = 4096;
   const long page = os::call(SYS_mmap, 0, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page < 0 && page > -kPage) return false;
-  os::call(SYS_madvise, page, kPage, MADV_WIPEONFORK);  // without it (before Linux 4.14) on_fork_child() must do
+  os::call(SYS_madvise, page, kPage, MADV_WIPEONFORK);  // without it (before Linux 4.14) on_fork_child() must wipe it
   self_ = reinterpret_cast<Self*>(page);
   return true;
 }
@@ -40,7 +40,7 @@ std::uint32_t Family::reserve() {
   const std::uint32_t pid = os::getpid();
   const std::uint32_t index = claim_free(pid);
   if (index == kNoSlot) return kNoSlot;
-  move_in(table_->slots[index], 0);  // without a start time: never taken for a slot of the parent's after an exec
+  move_in(table_->slots[index], 0);  // without a start time, it is never taken for a slot of the parent's after an exec
   return index;
 }
 
@@ -50,7 +50,7 @@ void Family::bind_reserved(std::uint32_t slot, std::uint32_t incarnation, std::u
   table_->slots[slot].pid.compare_exchange_strong(expected, pid, std::memory_order_acq_rel);
 }
 
-// A slot whose pid is set belongs to a new process from here on, under the incarnation that this returns.
+// From here on a slot whose pid is set belongs to a new process, under the incarnation that this returns.
 std::uint32_t Family::move_in(ProcessSlot& slot, std::uint64_t start_time) {
   slot.executing.store(false, std::memory_order_relaxed);
   slot.doorbell = {};
@@ -69,8 +69,8 @@ bool Family::take_slot() {
   return true;
 }
 
-// Only after an exec can a slot bear our pid, unless a process of that pid died and was not swept yet: its slot
-// becomes ours then, and its references ours to drop, so it must not be taken over silently.
+// A slot can have our pid only after an exec, or if an earlier process with that pid died and was not swept yet. Then
+// its slot becomes ours, and we have to drop its references, so it must not be taken over silently.
 std::uint32_t Family::claim(std::uint32_t pid) {
   const std::uint64_t start = os::start_time_of(pid);
   for (std::uint32_t i = 0; i < table_->high.load(std::memory_order_acquire); i++) {
@@ -105,8 +105,8 @@ void Family::detach() {
   free_slot(left);
 }
 
-// A pidfd knows a zombie from a living process, also one whose first thread has ended before the others, which
-// /proc shows as a zombie. The start time tells a process from a later one with its pid.
+// A pidfd tells a zombie from a living process. That includes a process whose first thread has ended before the others,
+// which /proc shows as a zombie. The start time tells a process from a later one with the same pid.
 bool Family::alive(std::uint32_t index, std::uint32_t incarnation) const {
   if (index >= kMaxProcesses) return false;
   const ProcessSlot& slot = table_->slots[index];
@@ -157,7 +157,8 @@ bool Family::somebody_may_own() const {
     const ProcessSlot& other = table_->slots[i];
     const bool reserved = other.start_time.load(std::memory_order_relaxed) == 0;
     if (i == slot() || reserved || other.cannot_own.load()) continue;
-    if (alive(i, other.incarnation.load(std::memory_order_acquire))) return true;  // the dead, not swept yet, may not
+    // a dead process that is not swept yet may not
+    if (alive(i, other.incarnation.load(std::memory_order_acquire))) return true;
   }
   return false;
 }
@@ -233,8 +234,8 @@ bool SlotRefs::drop(Memory& memory, std::uint32_t slot) {
   return empty();
 }
 
-// add(), remove() and erase() may have been cut short anywhere: an entry without references, one that is there twice, a
-// sum that does not fit.
+// add(), remove() and erase() may have been cut short anywhere. That can leave an entry without references, an entry
+// that is there twice, or a wrong sum.
 void SlotRefs::recount() {
   if (more_ == nullptr) room_ = kInline;
   std::uint16_t kept = 0;

@@ -17,8 +17,8 @@ namespace bypass::socket {
 
 namespace {
 
-// A process that joins a family with a driver comes by itself, not by a fork that its owner could prepare: what waits
-// for it must lie in the arena already.
+// A process that joins a family with a driver comes by itself, not by a fork that the owner could prepare for. So what
+// waits for it must lie in the arena already.
 std::uint32_t expected_members(const Wires& wires) {
   return wires.keeper.pid.load(std::memory_order_acquire) != 0 ? 1 : 0;
 }
@@ -37,23 +37,23 @@ void for_each_file(F&& f) {
   objects->epolls.for_each([&](Epoll& epoll) { f(epoll); });
 }
 
-// The kernel resets a connection that ends with bytes unread. A reset is sent once, with a number that fits only if
-// what was in flight has arrived; with a dead owner's rings that is lost, and the peer would wait for ever. A FIN is
-// repeated.
+// The kernel resets a connection that is closed with bytes unread. A reset is sent only once, with a sequence number
+// that fits only if everything in flight has arrived. With a dead owner's rings that is lost, and the peer would wait
+// for ever. A FIN is repeated. So the bytes are read here.
 void leave_nothing_unread(Guard& guard, File& file) {
   if (file.kind != FileKind::kStream) return;
   tcp::Tcb* const tcb = connection_of(socket_of(file));
   if (tcb != nullptr) stream::consume(guard.context(), *tcb, stream::readable(*tcb));
 }
 
-/// One process has it no longer, and others have.
+/// Tells when one process does not have the listener any more, and others have.
 void tell_if_listener_goes(const File& file) {
   if (file.kind == FileKind::kListener) call_driver();
 }
 
 enum class Cause : std::uint8_t { kLeaves, kDied };
 
-/// All of a slot's references; what nobody else refers to ends.
+/// Drops all references of a slot. An object without any other reference ends.
 void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
   for_each_file([&](File& file) {
     if (!file.alive || file.references.of(slot) == 0) return;
@@ -67,14 +67,14 @@ void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLea
   });
 }
 
-/// Of the owner of the wires, so that it looks at the new member.
+/// Calls the owner of the wires, so that it looks at the new member.
 void call_owner() {
   const std::uint32_t owner = shard().wires().owner_slot();
   if (owner != kNoSlot) collect_wake(WakeTarget::process(owner));
 }
 
-// From here on what arrives is put into the arena; what lies in the device's memory follows it. Where a thread copies
-// from there right now, it is waited for.
+// From here on what arrives is put into the arena; what lies in the device's memory is moved there. If a thread is
+// copying from that memory right now, this waits for it.
 bool move_frames(Guard& guard) {
   const auto being_read = [](const void* user) { return static_cast<const Socket*>(user)->has(kReading); };
   while (shard().stack().move_frames_to_arena(guard.context(), being_read) != 0) {
@@ -129,7 +129,7 @@ bool join_family(const Fork& fork) {
 
 bool adopt_number(const Fork& fork, File& file, int fd) {
   Guard guard(shard());
-  // Not among those that the parent had when it began to fork: another thread has made it since.
+  // The parent did not have the object when it began to fork: another thread has made it since.
   if (!file.alive || file.references.of(fork.reserved) == 0) return false;
   if (!file.references.add(objects->memory, shard().family().slot())) return false;
   if (file.kind == FileKind::kEpoll) note_set_number(file, fd);
@@ -148,7 +148,7 @@ void end_fork_in_child(const Fork& fork) {
 }
 
 void leave_family(Guard& guard) {
-  await_wakes();  // others keep the connection's other end from being told otherwise
+  await_wakes();  // until they come, they keep the other end of a connection from being told otherwise
   const std::uint32_t slot = shard().family().slot();
   drop_waiters(guard, slot);
   drop_my_waiter();
@@ -157,8 +157,9 @@ void leave_family(Guard& guard) {
 
 namespace {
 
-// What a dead process alone was told, or had still to tell, is said anew: that connections wait at a listener, and that
-// frames or an earlier timer wait for the owner of the wires; that the peer of a connection that both used has bytes.
+// Repeats what only a dead process was told, or had still to tell: that connections wait at a listener; that frames or
+// an earlier timer wait for the owner of the wires; that bytes wait for the peer of a shared-memory connection that the
+// dead process had, too.
 void say_anew() {
   if (objects == nullptr) return;
   objects->sockets.for_each([](Socket& socket) {
@@ -173,8 +174,8 @@ void say_anew() {
   if (sleeper.asleep) collect_wake(sleeper.target);
 }
 
-// The process that gave up what the dead referred to may have died itself: the last reference is gone, and the object
-// is there.
+// The process that gave up the dead's references may have died itself. Then the last reference is gone, and the object
+// is still there.
 void end_unreferenced(Guard& guard) {
   for_each_file([&](File& file) {
     if (!file.references.empty() || file.users != 0) return;
@@ -205,7 +206,7 @@ void sweep_family() {
 }
 
 void forget_kin(Guard& guard) {
-  // What has gone on elsewhere says nothing here, not even by the ports of this process: it has none.
+  // What has happened in the old arena must not be sent here, not even by this process's ports: it has none.
   for_each_file([](File& file) {
     const bool is_mine = file.references.of(shard().family().slot()) != 0;
     if (!is_mine && file.kind != FileKind::kEpoll) socket_of(file).linger_s = 0;
@@ -270,8 +271,8 @@ void call_driver() {
 
 namespace {
 
-/// Not where a keeper waits that nobody has called, nor where a member has opened the ports, nor where the driver was
-/// killed.
+/// Whether a driver serves the ports. False where a keeper waits that nobody has called, where a member has opened the
+/// ports, and where the driver was killed.
 bool is_served_by_driver(const Wires& wires) {
   const std::uint64_t driver = wires.driver.load(std::memory_order_acquire);
   return driver != 0 && driver == wires.owner.load(std::memory_order_acquire) &&

@@ -34,7 +34,8 @@ bool can_move(const Socket& socket) {
          socket.pending_error == 0 && (socket.status & O_ASYNC) == 0 && tcp_engine().error(*socket.tcb) == Error::kNone;
 }
 
-/// A copy to or from it that is under way ends first. Other threads of this process make none: it has one.
+/// Waits for the copies to or from the socket that are under way. Other threads of this process make none: it has one
+/// thread.
 void await_copies(Guard& guard, const Socket& socket) {
   while (socket.has(kReading | kWriting)) {
     guard.pause();
@@ -95,7 +96,7 @@ File* make_pumped(File& file, PumpedSocket& described) {
   pumped->progress = Progress::kConnected;
   pumped->domain = socket.domain;
   pumped->status = O_NONBLOCK;
-  pumped->linger_s = 0;  // should the pump be killed: what it has taken from either side is lost
+  pumped->linger_s = 0;  // if the pump is killed, what it has taken from either side is lost
   own_first(*pumped);
   return pumped;
 }
@@ -142,7 +143,7 @@ void tell_pump(File& file) {
   if (file.pumped.load(std::memory_order_relaxed)) signal(file, kHangUp);
 }
 
-// A call that still waits for it in another process is to come back, and to be made anew.
+// A call that still waits in another process for the old object is to return, and to be made anew.
 std::uint32_t pumped_bits(const Socket& socket) {
   const Family& family = shard().family();
   const bool is_pump = socket.details->pump.pid == shard().family().own().pid.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// After a death inside the lock: what the arena's slabs hold is the truth, everything that links them is made
-// anew.
+// Rebuilds the state after a death inside the lock. What the arena's slabs hold is right; everything that links them is
+// made anew.
 // Tests: tests/socket/kin_death_test.cc, tests/family/lock_death_test.cc.
 #include "fastpath/link/peer_links.h"
 #include "socket/objects.h"
@@ -48,7 +48,7 @@ void relink_items() {
   });
 }
 
-// Level-triggered items are asked when somebody looks; an edge that nobody has taken shows in the counters.
+// Level-triggered items are asked when a thread looks. An edge that nobody has taken shows in the counters.
 void refill_ready_lists() {
   objects->items.for_each([](EpollItem& item) {
     const Readiness& r = item.target->readiness;
@@ -58,7 +58,7 @@ void refill_ready_lists() {
   });
 }
 
-// Blocks that objects own beside their slots.
+// Marks the blocks that objects own beside their slots.
 void mark_blocks(Objects& o) {
   const auto mark = [&o](const void* block) {
     if (block != nullptr) (void)o.memory.mark_in_use(block);
@@ -88,8 +88,9 @@ bool claim(Socket& socket) {
   return false;
 }
 
-// A call changes the stack's half of a socket and its own one after the other, and the dead one may have done only the
-// first: what the pointer names is no longer there, or not there yet, or another kind's.
+// A call changes the stack's half of a socket and the socket's own half one after the other, and the dead process may
+// have done only the first. Then the pointer names something that is no longer there, is not there yet, or is of
+// another kind.
 void claim_what_it_stands_on(Socket& socket) {
   if (socket.tcb == nullptr || claim(socket)) return;
   socket.tcb = nullptr;
@@ -107,7 +108,7 @@ bool mark_objects() {
 
 void rebuild_after_death(Shard& shard) {
   Memory& memory = *shard.context().memory;
-  shard.context().shared = true;  // what the dead one's device held is not to be looked at
+  shard.context().shared = true;  // what the dead process's device held must not be looked at
   shard.context().now = shard.clock().now();
   memory.begin_rebuild();
   const bool sound = objects == nullptr || mark_objects();
@@ -133,7 +134,8 @@ void rebuild_after_death(Shard& shard) {
   if (objects == nullptr || !sound) return;
   tcp_engine().end_unclaimed(shard.context());
   udp_engine().end_unclaimed(shard.context());
-  // What a thread fills without the lock is its own still, or its process's death undoes it (drop_waiters).
+  // What a thread fills without the lock still belongs to that thread. If its process dies, its death undoes it
+  // (drop_waiters).
   objects->sockets.for_each([&](Socket& socket) {
     const bool stream = connection_of(socket) != nullptr;
     if (stream && !socket.has(kWriting) && socket.tcb->ring.reserved()) socket.tcb->ring.commit(memory, 0);

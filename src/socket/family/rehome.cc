@@ -19,7 +19,7 @@ namespace bypass::socket {
 
 namespace {
 
-/// A listener or a datagram socket as it was: what lies beside it in an arena is left out.
+/// What a listener or a datagram socket was like. Links to other objects of the arena are left out.
 struct Noted {
   int fd;
   FileKind kind;
@@ -33,7 +33,8 @@ struct Noted {
 };
 std::vector<Noted> noted;
 
-/// By itself it hears of peers, as a listener does and a datagram socket with a port: it can be served elsewhere.
+/// Whether the socket hears of peers by itself, as a listener does and a datagram socket with a port. Then it can be
+/// served elsewhere.
 bool is_receiver(const Socket& socket) {
   if (!socket.alive || socket.ending || socket.details == nullptr) return false;
   return listener_of(socket) != nullptr || binding_of(socket) != nullptr;
@@ -68,7 +69,7 @@ void describe(Socket& socket, const Noted& from) {
   *socket.details = from.details;
 }
 
-/// What the protocol holds of it. False: there is no memory for it, or its address is another one's there.
+/// Opens the protocol's part of the socket. False: there is no memory for it, or another socket has its address there.
 bool open_half(Socket& socket, const Noted& from) {
   if (from.kind == FileKind::kDatagram) {
     const auto binding = open_datagram_half(socket, from.local);
@@ -115,7 +116,8 @@ bool hears_kernel(const Socket& socket) {
   return socket.kind != FileKind::kDatagram || !connected_to_bypass(socket);
 }
 
-/// The driver refers to it from the first moment on: what waits in its queue does not depend on the one that brings it.
+/// The driver refers to the socket from the first moment on. So what waits in its queue does not depend on the process
+/// that brings it.
 Socket* make_held(const Noted& from) {
   const std::uint32_t driver = shard().wires().owner_slot();
   Socket* const socket = make(from);
@@ -185,7 +187,7 @@ void bring_sockets(void (*enter)(int fd, File* file)) {
 
 bool hold_sockets(std::vector<std::uint64_t> (*open_sockets)()) {
   bool holds_alone = false;
-  std::vector<std::uint64_t> open;  // read after a listener is seen to be nobody else's, and while nobody brings one
+  std::vector<std::uint64_t> open;  // read after a listener is seen to be nobody else's, and while nobody can bring one
   Guard guard(shard());
   if (objects == nullptr) return false;
   const std::uint32_t slot = shard().family().slot();

@@ -18,16 +18,16 @@
 namespace bypass::socket {
 namespace {
 
-constexpr int kTries = 64;  // numbers that the kernel has given somebody else; then the kernel chooses
+constexpr int kTries = 64;  // so many numbers may be in use by others in the kernel; then the kernel chooses
 
 struct Kept {
   int fd = -1;
   Endpoint local, remote;
 };
 
-// A ring, the oldest at `first`. What a connection leaves lasts equally long (TIME-WAIT), so the oldest end first.
-// Where there are more, the kernel may give the oldest number to somebody else: only a connection to the very same peer
-// and port would be mistaken for what is left of ours.
+// A ring; the oldest entry is at `first`. What a connection leaves lasts equally long (TIME-WAIT), so the oldest ends
+// first. If there are more, the kernel may give the oldest number to another socket. Only a connection to the very same
+// peer and port could then be mistaken for the old connection.
 struct KeptNumbers {
   static constexpr std::size_t kMost = 256;  // of the descriptors that the process protects from the program
   std::array<Kept, kMost> all;
@@ -50,7 +50,7 @@ Result<Endpoint> bound_to(const Socket& socket, int fd, const Endpoint& wanted) 
   if (kernel->bind(fd, &name.base, length) != 0)
     return errno == EADDRINUSE ? Error::kAddressInUse : Error::kAddressNotAvailable;
   const std::uint16_t port = wanted.port != 0 ? wanted.port : kernel_name(fd).port;
-  if (port == 0) return Error::kAddressNotAvailable;  // the program has asked for none before connect() (ip(7))
+  if (port == 0) return Error::kAddressNotAvailable;  // before connect(), the program has asked for no number (ip(7))
   return Endpoint{wanted.address, port};
 }
 
@@ -71,7 +71,7 @@ void tell(Stack& stack, Context& context, std::uint16_t port, const FlowChange& 
 
 namespace {
 
-// Of one address, the flows that the stack serves.
+// The flows at one address that the stack serves.
 struct AddressFlows {
   Stack& stack;
   Port& device;
@@ -91,7 +91,7 @@ bool has(std::span<const InterfaceAddress> all, std::uint32_t address) {
   return std::ranges::any_of(all, [&](const InterfaceAddress& each) { return each.address == address; });
 }
 
-// What `all` has and `others` has not.
+// Tells the device of the flows at addresses that are in `all` and not in `others`.
 void tell_of_rest(Stack& stack, Port& device, std::span<const InterfaceAddress> all,
                   std::span<const InterfaceAddress> others, bool add) {
   for (const InterfaceAddress& each : all) {
@@ -104,7 +104,7 @@ void tell_of_rest(Stack& stack, Port& device, std::span<const InterfaceAddress> 
 }  // namespace
 
 Result<bool> change_interface(Stack& stack, Context& context, std::uint16_t port, const InterfaceConfig& interface) {
-  steer_noted_flows(stack, context);  // which speak of the addresses that there were
+  steer_noted_flows(stack, context);  // the notes speak of the addresses before the change
   const std::span<const InterfaceAddress> now = stack.network().addresses(port);
   std::array<InterfaceAddress, Interface::kMaxAddresses> kept{};
   const std::span before(kept.data(),
@@ -133,7 +133,7 @@ Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, co
   std::uint16_t port = 0;
   const Network& network = shard().stack().network();
   if (local.port != 0 || !network.routes(remote.address, &port) || !network.is_steered(port)) return local;
-  if (const Endpoint bound = kernel_name(fd); bound.port != 0) return bound;  // by an attempt before this one
+  if (const Endpoint bound = kernel_name(fd); bound.port != 0) return bound;  // an earlier attempt has bound it
   for (int i = 0;; i++) {
     Result<Endpoint> choice = tcp_engine().choose_endpoint(guard.context(), local.address, remote);
     if (!choice) return choice;

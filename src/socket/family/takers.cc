@@ -10,7 +10,7 @@ constexpr unsigned kSlotBits = 11;
 constexpr std::uint32_t kSlotMask = (1U << kSlotBits) - 1;
 static_assert(kMaxProcesses <= kSlotMask);
 
-/// A process in 32 bits: of its slot's incarnation the low ones.
+/// Names a process in 32 bits, with the low bits of its slot's incarnation.
 std::uint32_t name_of(std::uint32_t slot, std::uint32_t incarnation) {
   return incarnation << kSlotBits | (slot + 1);
 }
@@ -81,7 +81,7 @@ void forget_takers() {
 bool is_any_taken(const Guard& /*guard*/) {
   return objects != nullptr && objects->sockets.any_of([](const Socket& socket) {
     if (!is_on_wire(socket)) return false;
-    if (socket.details == nullptr) return true;  // a connection that was accepted
+    if (socket.details == nullptr) return true;  // it is a connection that was accepted
     return socket.items != nullptr || socket.details->taken_by != 0 || socket.details->polled_by != 0;
   });
 }

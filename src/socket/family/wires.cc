@@ -13,7 +13,7 @@ namespace bypass::socket {
 
 namespace {
 
-/// As large a block as a device's buffer.
+/// A block is as large as a device's buffer.
 constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
 void Maker::set(std::uint32_t its_pid, std::uint64_t its_start_time) {
   if (pid.load(std::memory_order_relaxed) == its_pid && start_time.load(std::memory_order_relaxed) == its_start_time)
     return;
-  pid.store(0, std::memory_order_release);  // who asks meanwhile takes no other process for it
+  pid.store(0, std::memory_order_release);  // a process that asks meanwhile takes no other process for this one
   start_time.store(its_start_time, std::memory_order_release);
   pid.store(its_pid, std::memory_order_release);
 }
@@ -40,7 +40,7 @@ FrameRing* RelayPort::ring() {
   if (block == nullptr) return nullptr;
   auto* const made = new (block) FrameRing;
   made->head = made->tail = 0;
-  std::atomic_signal_fence(std::memory_order_release);  // who rebuilds after a death reads it
+  std::atomic_signal_fence(std::memory_order_release);  // a process that rebuilds after a death reads it
   return place = made;
 }
 
@@ -66,7 +66,7 @@ std::size_t RelayPort::alloc(std::uint16_t, std::span<Packet*> out) {
 
 void RelayPort::free(std::span<Packet* const> frames) {
   for (Packet* frame : frames) {
-    // What the owner of a time gone by left unmoved is in no memory of ours.
+    // A frame that an earlier owner left unmoved lies in no memory of ours.
     if (memory_.contains(frame)) release_arena_packet(memory_, frame);
   }
 }
