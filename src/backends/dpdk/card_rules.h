@@ -33,7 +33,7 @@ struct CardBinding {
   /// MSI-X it is silent (data sheet of the 82574, register IVAR).
   bool msi = false;
   /// Not at all on uio_pci_generic: it has the card's line interrupt alone, which it masks at each one, and a card
-  /// whose cause DPDK's driver has not cleared yet raises it again, 80,000 times a second (e1000e of QEMU's).
+  /// whose cause DPDK's driver has not cleared yet raises it again at once (e1000e of QEMU's).
   bool interrupts = true;
 };
 CardBinding binding_of(const PciCard& card);

@@ -9,7 +9,7 @@
 //   kProven     an event came with the last frames    kLongestProven
 //   kDead       frames come, events do not            kShortest, doubling to kLongest while nothing comes
 //
-// A look costs a sleeper about 5 us, so a dead interrupt costs an idle program at most 0.2 % of a core.
+// With a dead interrupt an idle program wakes 250 times a second (kLongest).
 #pragma once
 
 #include <cstdint>
