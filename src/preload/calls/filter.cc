@@ -84,11 +84,15 @@ struct Needed {
 };
 constexpr std::array kAskNames{Needed{SYS_getsockname}, Needed{SYS_getpeername}};
 constexpr std::array kMakeSockets{Needed{SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC},
-                                  Needed{SYS_socket, AF_INET6, SOCK_STREAM | SOCK_CLOEXEC}, Needed{SYS_close}};
-constexpr std::array kFetchEnds{Needed{SYS_capget}, Needed{SYS_capset},        Needed{SYS_geteuid},
-                                Needed{SYS_fstat},  Needed{SYS_newfstatat},    Needed{SYS_pidfd_open},
-                                Needed{SYS_close},  Needed{SYS_pidfd_getfd},   Needed{SYS_dup3},
-                                Needed{SYS_fcntl},  Needed{SYS_rt_sigprocmask}};
+                                  Needed{SYS_socket, AF_INET6, SOCK_STREAM | SOCK_CLOEXEC},
+                                  Needed{SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC},
+                                  Needed{SYS_sendto},
+                                  Needed{SYS_recvfrom},
+                                  Needed{SYS_close}};
+constexpr std::array kFetchEnds{Needed{SYS_capget},    Needed{SYS_capset},      Needed{SYS_geteuid},
+                                Needed{SYS_fstat},     Needed{SYS_newfstatat},  Needed{SYS_pidfd_open},
+                                Needed{SYS_close},     Needed{SYS_pidfd_getfd}, Needed{SYS_dup3},
+                                Needed{SYS_prlimit64}, Needed{SYS_fcntl},       Needed{SYS_rt_sigprocmask}};
 
 /// Whether it has the kernel make each of these calls.
 bool allows(std::span<const sock_filter> program, std::span<const Needed> calls) {

@@ -12,7 +12,7 @@ void before_filter_call(long number, long a, long b, long c);
 [[nodiscard]] bool is_filtered();
 
 /// Whether no filter that the process has installed may end it for getsockname(2) and getpeername(2); for socket(2) of
-/// the internet and close(2).
+/// the internet and of netlink(7), with what such a socket is asked by.
 [[nodiscard]] bool may_ask_names();
 [[nodiscard]] bool may_make_sockets();
 
