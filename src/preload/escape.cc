@@ -37,7 +37,7 @@ std::atomic<bool> left_by_handler{false};
 // If the kernel has the connection beneath, the connection goes back to it, for any process that gets the descriptor.
 bool goes_back(int fd) {
   Use use(fd);
-  if (!use) return false;
+  if (!use) return !is_tracked(fd);  // a pumped one, which is the kernel's by now
   socket::leave_shared_memory(*use);
   return socket::is_in_kernel(*use);
 }

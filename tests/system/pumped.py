@@ -217,6 +217,7 @@ STEPS = {
     "waitall": ["send=abcd", "await=dropped", "send=efghxyz", "end"],
     "spawn": ["await=ran", "send=abcd", "acknowledged", "tell=acknowledged", "end"],
     "vfork": ["send=abcd", "take=6:" + hashlib.sha256(b"hello\n").hexdigest(), "end"],
+    "passed": ["send=abcd", "await=looked", "end"],
     "full": ["send=abcd", "end"],
 }
 PUMPS = {"spawn": 0}  # else one
@@ -229,6 +230,10 @@ def both_go_on(how):
         log = {"BYPASS_LOG": "info", "BYPASS_LOG_FILE": side.path("told")} if side.name != "kernel" else {}
         server = side.start_python("server", "pumped_pair.py", port, side.dir, how, side.address, until="listening", **log)
         client = side.start_python("client", "scripted_client.py", side.address, port, side.dir, *STEPS[how])
+        if how == "passed":
+            side.until(lambda: os.path.exists(side.path("passed")), "the connection is passed on")
+            check("escaped" not in side.why(), side.why())
+            open(side.path("looked"), "w").close()
         said = [side.end(client), side.end(server), side.output(client), side.output(server)]
         if side.name != "kernel":
             with open(side.path("told"), errors="replace") as told:
@@ -248,7 +253,7 @@ compared("alternate", "vhost", "veth")
 compared("reset", "vhost", "veth")
 compared("unread", "vhost", "veth")
 compared("aside", "veth")
-for call in ("recv", "waitall", "poll", "select", "send", "sendfile", "spawn", "vfork", "full"):
+for call in ("recv", "waitall", "poll", "select", "send", "sendfile", "spawn", "vfork", "full", "passed"):
     compared(call, "veth")
 
 

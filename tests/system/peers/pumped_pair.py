@@ -2,7 +2,7 @@
 connection, in turn; a file FOLDER/N begins step N. What each finds is said.
 HOW: alternate, reset, unread, aside; recv, waitall, poll, select, send, sendfile: how the parent waits for it while the child gives root up; spawn: the
 parent spawns, and then computes; vfork: a child of the parent's is given it; full: the parent has no
-descriptors left."""
+descriptors left; passed: it goes by SCM_RIGHTS."""
 import ctypes
 import fcntl
 import hashlib
@@ -72,6 +72,19 @@ def drop(_):
     os.setgid(65534)
     os.setuid(65534)
     return os.getresuid(), ended
+
+
+def passed(connection):
+    """The parent hands it on before it has made a call on it since it moved."""
+    partner = Partner(connection)
+    ours, theirs = socket.socketpair()
+    say("child", partner.do("drop"))
+    socket.send_fds(ours, [b"it"], [connection.fileno()])
+    got = socket.socket(fileno=socket.recv_fds(theirs, 10, 1)[1][0])
+    say("got", got.recv(4), got.sendall(b"tail"))
+    tell("passed")
+    step("looked")
+    say("child", partner.end())
 
 
 def full(connection):
@@ -277,5 +290,5 @@ with socket.create_server((sys.argv[4], port)) as listener:
     say("listening")
     accepted, _ = listener.accept()
 NAMES = accepted.getsockname(), accepted.getpeername()
-{"alternate": alternate, "reset": reset, "unread": unread, "aside": aside, "spawn": spawn, "vfork": vfork, "full": full}.get(how, waits)(accepted)
+{"alternate": alternate, "reset": reset, "unread": unread, "aside": aside, "spawn": spawn, "vfork": vfork, "full": full, "passed": passed}.get(how, waits)(accepted)
 say("done")
