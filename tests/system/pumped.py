@@ -160,6 +160,7 @@ def pump_killed(side, sshd):
     pumps = named(side, PUMP)
     check(side.soon(lambda: "  pumped  " in side.why(), 5), side.why())
     check(len(pumps) == 1 and user_of(pumps[0]) == 0, f"there are {len(pumps)} pumps")
+    check(os.getpgid(pumps[0]) == pumps[0], "a signal to the server's group reaches the pump")
     os.kill(pumps[0], signal.SIGKILL)
     check(side.end(session) == 255, side.output(session))
     side.until(lambda: named(side, "sshd") + named(side, PUMP) == [sshd.child.pid], "sshd's processes for it end")

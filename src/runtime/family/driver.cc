@@ -79,6 +79,7 @@ void close_programs(std::array<int, 5> kept) {
 /// Lets go of what a forked child lets go of, and of the arena.
 void leave_program(Process& p, const Task& task) {
   name_process(kDriverName);
+  leave_group();
   ignore_signals();
   forget_parents(p);
   p.ports.drop_handovers();

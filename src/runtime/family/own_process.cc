@@ -32,6 +32,10 @@ void name_process(const char* name) {
   os::call(SYS_prctl, PR_SET_NAME, os::address(name));
 }
 
+void leave_group() {
+  os::call(SYS_setsid);
+}
+
 void ignore_signals() {
   using Action = int (*)(int, const struct sigaction*, struct sigaction*);
   sigset_t all;

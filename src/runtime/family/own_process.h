@@ -18,6 +18,8 @@ void reap(pid_t child);
 
 /// Sets the name that ps(1) shows.
 void name_process(const char* name);
+/// What is done to the program's group or session, or to its terminal, is not done to the process (setsid(2)).
+void leave_group();
 /// Makes sure that only SIGKILL ends the process, and that it can wait for children.
 void ignore_signals();
 

@@ -112,6 +112,7 @@ struct Ends {
 bool leave_program(Ends& ends, socket::File& pumped, socket::File& old) {
   constexpr const char* kName = "bypass-pump";
   name_process(kName);
+  leave_group();
   ignore_signals();
   stay_inside();
   const auto own = [&](bool ours) {
