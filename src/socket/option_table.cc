@@ -182,21 +182,9 @@ int most_buffer() {
   static const int most = ask_most(Member == &tcp::Options::send_buffer ? SO_SNDBUF : SO_RCVBUF);
   return most;
 }
-// SO_SNDBUFFORCE and SO_RCVBUFFORCE take CAP_NET_ADMIN in the user namespace of the network namespace (socket(7)). The
-// kernel knows it: it is asked with a socket of its own. Without a descriptor for that nobody is let in.
-bool may_force(int name) {
-  const int fd = kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const int value = 0;
-  const bool may = kernel->setsockopt(fd, SOL_SOCKET, name, &value, sizeof value) == 0;
-  os::close(fd);
-  return may;
-}
 // As sock_setsockopt: limited, doubled for bookkeeping, and reported doubled. The stack counts payload only.
 template <std::uint32_t tcp::Options::*Member, int Least, bool Clamped>
 constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
-  constexpr int kForce = Member == &tcp::Options::send_buffer ? SO_SNDBUFFORCE : SO_RCVBUFFORCE;
-  if (!Clamped && !may_force(kForce)) return failure(Refusal::kNotPermitted);
   if (Clamped) v = static_cast<int>(std::min(static_cast<unsigned>(v), static_cast<unsigned>(most_buffer<Member>())));
   v = std::min(std::max(v, Least / 2), 0x3fffffff);
   tcp::Options options = tcp_options(s);

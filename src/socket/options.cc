@@ -119,8 +119,19 @@ long set_in_kernel(Socket& socket, int fd, int level, int name, std::span<const 
   return kernel_result(kernel->setsockopt(asked.fd(), level, name, value.data(), static_cast<socklen_t>(value.size())));
 }
 
+/// They take CAP_NET_ADMIN in the user namespace of the socket's network namespace (socket(7)). The kernel's socket
+/// beneath is of the same, so it is asked, by taking the value.
+bool takes_a_right(int level, int name) {
+  return level == SOL_SOCKET && (name == SO_SNDBUFFORCE || name == SO_RCVBUFFORCE);
+}
+
 long set_connection_option(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   if (is_refused(socket, level, name, value)) return refuse(fd, level, name);
+  if (takes_a_right(level, name)) {
+    const auto length = static_cast<socklen_t>(value.size());
+    const long r = kernel_result(kernel->setsockopt(fd, level, name, value.data(), length));
+    if (r != 0) return r;
+  }
   if (const OptionRow* row = find_option(socket, level, name); row != nullptr && row->set != nullptr) {
     Guard guard(shard());
     if (row->in_details && socket.details == nullptr) give_kernel_socket(socket, fd);

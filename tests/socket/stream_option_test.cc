@@ -1,6 +1,7 @@
 // Options of streams, beside the kernel's: what they read as, and what they do.
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -201,6 +202,23 @@ TEST(ForcedBufferTest, WithoutTheRight_IsRefusedAndChangesNothing) {
     ASSERT_EQ(calls.get_option(client, SOL_SOCKET, plain, after), 0);
     EXPECT_EQ(after, before);
   }
+}
+
+TEST(ForcedBufferTest, WithTheRightAndNoDescriptorLeft_IsTaken) {
+  World::get();
+  Calls calls(true);
+  const auto [client, server] = calls.connected();
+  int told = 0;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  if (calls.set_option(client, SOL_SOCKET, SO_SNDBUFFORCE, 1 << 20) != 0) GTEST_SKIP() << "no CAP_NET_ADMIN";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const long set = calls.set_option(client, SOL_SOCKET, SO_SNDBUFFORCE, 1 << 26);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(set, 0);
+  ASSERT_EQ(calls.get_option(client, SOL_SOCKET, SO_SNDBUF, told), 0);
+  EXPECT_EQ(told, 1 << 27);
 }
 
 }  // namespace
