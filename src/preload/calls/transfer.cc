@@ -90,7 +90,7 @@ long send_batch_rest(int fd, mmsghdr* messages, unsigned count, unsigned done, i
   do result = socket::receive_header(*use, fd, message, flags);
   while (restart.again(result));
   if (has_moved(use, fd, result)) return real.recvmsg(fd, &message, flags);
-  if ((flags & MSG_WAITALL) != 0 && is_part(result, message) && onward.goes_on(flags))
+  if ((flags & MSG_WAITALL) != 0 && onward.goes_on(flags) && is_part(result, message))
     return receive_rest(fd, message, static_cast<size_t>(result), flags);
   drop_if_decided(use, fd);
   return use.finish(result);
@@ -105,7 +105,7 @@ long send_batch_rest(int fd, mmsghdr* messages, unsigned count, unsigned done, i
   do result = socket::send(*use, fd, m, flags, sigpipe);
   while (restart.again(result));
   if (has_moved(use, fd, result)) return real.sendmsg(fd, &message, flags);
-  if (is_part(result, message) && onward.goes_on(flags))
+  if (onward.goes_on(flags) && is_part(result, message))
     return send_rest(fd, message, static_cast<size_t>(result), flags);
   if (sigpipe) raise_sigpipe();
   drop_if_decided(use, fd);
