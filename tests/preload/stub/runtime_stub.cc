@@ -12,6 +12,7 @@
 #include "preload/stub/stub.h"
 #include "runtime/crash/crash.h"
 #include "runtime/family/privilege.h"
+#include "runtime/family/pump_process.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {
@@ -70,9 +71,18 @@ bool has_one_thread() {
   return true;
 }
 
-RightsChange begin_change(const Standing&) {
+RightsChange begin_change(const Standing&, PumpNumbers) {
   return {};
 }
+const char* begin_pumping(socket::File&) {
+  return "no pump";
+}
+void tell_unpumped(const char*) {}
+void pump_before_exec(void (*)()) {}
+int fetch_pumped(socket::File&) {
+  return -1;
+}
+void record_why(int, unsigned, const Endpoint&, const char*) {}
 void note_socket(const socket::File&, int) {}
 void give_back(socket::File&, int, const RightsChange&) {}
 bool leave_arena(RightsChange&) {

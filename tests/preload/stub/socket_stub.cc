@@ -34,6 +34,12 @@ std::uintptr_t forget_left_handlers(std::uintptr_t) {
   return UINTPTR_MAX;
 }
 void drop_left(std::uintptr_t) {}
+bool is_pumpable(File&);  // socket/family/pumped.h, which knows another File
+void forbid_pump(File&);
+bool is_pumpable(File&) {
+  return false;
+}
+void forbid_pump(File&) {}
 
 namespace {
 
