@@ -52,6 +52,11 @@ std::optional<socket::PumpName> read_name(int fd, NameCall call) {
   return socket::read_pump_name(name, length);
 }
 
+std::optional<socket::PumpName> read_name_quietly(int fd, NameCall call) {
+  const KeepErrno keep;
+  return read_name(fd, call);
+}
+
 /// Of the program's end of a pair, which `fd` names. A program with more rights than its caller (AT_SECURE) believes no
 /// name: the caller may have made the socket, and the library only passes its calls on.
 std::optional<socket::PumpName> pump_name(int fd) {
@@ -359,23 +364,17 @@ void correct_kind(int fd, int name, void* value) {
 
 }  // namespace
 
+// The program's pointers are the kernel's to check, but for a pumped connection: so the name is asked for once more,
+// with a buffer of ours, before.
 int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) {
-  socklen_t room = 0;
-  const bool readable = socket::copy_from_program(room, length);
-  const int r = call(fd, address, length);
-  if (r != 0 || !readable || *length != socket::kPumpNameLength) [[likely]]
-    return r;
-  const KeepErrno keep;
-  const auto as = pump_name(fd);
-  if (!as.has_value()) return r;
   const bool of_peer = call == real.getpeername;
-  if (of_peer) {  // which may have chosen its name itself
-    const auto other = read_name(fd, call);
-    if (!other.has_value() || !socket::are_ends(*as, *other)) return r;
-  }
-  *length = room;
-  (void)socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
-  return 0;
+  const auto said = read_name_quietly(fd, call);
+  const auto as = said.has_value() ? pump_name_quietly(fd) : std::nullopt;
+  if (!as.has_value() || address == nullptr || (of_peer && !socket::are_ends(*as, *said))) [[likely]]
+    return call(fd, address, length);
+  const long r = socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
+  if (r < 0) errno = static_cast<int>(-r);
+  return r < 0 ? -1 : 0;
 }
 
 bool has_pump_beneath(int fd) {

@@ -93,7 +93,7 @@ def child_for_each_connection(side, how):
     check_serves_on(side, master, port, 3)
 
 
-@case("vhost", "veth")
+@case("veth")  # a vhost: port has one peer, and each client here is one
 def child_for_each_that_is_accepted(side):
     child_for_each_connection(side, "accept")
 
