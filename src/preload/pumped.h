@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "os/pump_name.h"
+#include "preload/straight.h"
 #include "preload/uses.h"
 
 namespace bypass::preload {
@@ -22,6 +23,11 @@ inline bool settle_pumped_number(int fd) {
   if (entry.empty() || !is_pumped(entry)) [[likely]]
     return false;
   return take_pumped_number(fd, entry);
+}
+/// The same for a number that a call names. In a thread that goes straight to the kernel nothing is looked at: the
+/// number is a vfork child's own, or the library's, in whose processes of its own what it named before may be gone.
+inline bool settle_called_number(int fd) {
+  return !goes_straight() && settle_pumped_number(fd);
 }
 /// The number whose place the kernel's socket takes now, or -1.
 extern std::atomic<int> number_in_exchange;

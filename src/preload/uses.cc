@@ -207,7 +207,7 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
   drop_gone(*marks, reinterpret_cast<std::uintptr_t>(this));
   saved_errno_ = errno;
   for (socket::PollItem& item : items) {
-    (void)settle_pumped_number(item.fd);
+    (void)settle_called_number(item.fd);
     item.file = fd_table.load(item.fd).file();
     any_ |= item.file != nullptr;
   }

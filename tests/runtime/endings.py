@@ -108,8 +108,8 @@ def port_of_another_process_is_told_before_a_call_fails():
             with Asked(side, bind, **one) as second:
                 whys = asked(side, "why", second.child.pid)["whys"]
                 check([why["reason"] for why in whys] == ["port_unavailable"], f"{kind}: {whys}")
-                check(whys[0]["detail"].startswith(f"BYPASS_PORT={kind}:{wire}: {text}, and no fork"), f"{kind}: {whys}")
-            check(f"{text}, and no fork" in second.errors, f"{kind}: {second.errors}")
+                check(whys[0]["detail"].startswith(f"BYPASS_PORT={kind}:{wire}: {text}, and it is no fork"), f"{kind}: {whys}")
+            check(f"{text}, and it is no fork" in second.errors, f"{kind}: {second.errors}")
 
 
 @case

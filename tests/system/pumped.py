@@ -252,7 +252,6 @@ def compared(how, *wires):
 
 compared("alternate", "vhost", "veth")
 compared("reset", "vhost", "veth")
-compared("unread", "vhost", "veth")
 compared("aside", "veth")
 for call in ("recv", "waitall", "poll", "select", "send", "sendfile", "spawn", "vfork", "full", "passed"):
     compared(call, "veth")

@@ -243,7 +243,7 @@ def what_no_fast_path_carries_says_why():
             side.start_python("kernel", "ends_of_all_kinds.py", "client", OURS, port, source)
         side.wait_for(server, "complete")
         text = side.why(server)
-        for line in (f" {KERNELS} +peer_plain ", f" {KERNELS} +no_shm_link .*behind a router", f" {OURS} +no_shm_link .*both ends are",
+        for line in (f" {KERNELS} +peer_plain ", f" {KERNELS} +no_shm_link .*behind a router", f" {OURS} +no_shm_link .*both ends belong",
                      " - +no_rdma .*: BYPASS_RDMA="):
             check(len(re.findall(line, text)) == 1, f"{line}: {text}")
 

@@ -90,6 +90,7 @@ int make_doorbell(Doorbell& bell) {
     return -1;
   }
   bell = made;
+  (void)the_rope();  // now: later the program may have used up its descriptors, and nobody else would be woken
   return fd;
 }
 
