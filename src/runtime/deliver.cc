@@ -96,8 +96,9 @@ void await_taken(socket::Shard& shard, Instant deadline) {
   }
 }
 
-/// True: this process must deliver its bytes itself, as it has the ports. An owner that lives delivers them, unless it
-/// ends or has ended: then the progress thread of this process, or of another, takes the ports over.
+/// True: this process must deliver its bytes itself, as it has the ports, and keeps them meanwhile. An owner that lives
+/// delivers them, unless it ends or has ended: then the progress thread of this process, or of another, takes the ports
+/// over.
 bool has_ports(Process& p, Instant deadline) {
   constexpr timespec kLook{0, 1'000'000};
   const auto own = [&p] { return p.ports.opened() && !p.ports.following(); };
@@ -111,7 +112,7 @@ bool has_ports(Process& p, Instant deadline) {
   const auto may_come = [&p] { return p.progress.runs() && !p.ports.failed(); };
   while (!own() && may_come() && left_alone() && p.clock.now() < deadline)
     socket::kernel->ppoll(nullptr, 0, &kLook, nullptr);
-  return own();
+  return p.ports.keep_to_the_end();
 }
 
 }  // namespace

@@ -275,6 +275,13 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   socket::call_kin();
 }
 
+bool PortSet::keep_to_the_end() {
+  pthread_mutex_lock(&g_opening);
+  kept_ = opened() && !following();
+  pthread_mutex_unlock(&g_opening);
+  return kept_;
+}
+
 void PortSet::leave_forbidden(socket::Shard& shard) {
   if (following() || !any_is_forbidden()) return;
   if (!shard.family().somebody_may_own()) {
@@ -284,10 +291,12 @@ void PortSet::leave_forbidden(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  BYPASS_LOG_INFO("the wire lets this process not in: left to another process of the family");
-  close_ports(shard);
-  give_up_claim(shard);
-  state_.store(State::kClosed, std::memory_order_release);
+  if (!kept_) {
+    BYPASS_LOG_INFO("the wire lets this process not in: left to another process of the family");
+    close_ports(shard);
+    give_up_claim(shard);
+    state_.store(State::kClosed, std::memory_order_release);
+  }
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -605,7 +614,7 @@ void PortSet::lend(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (opened()) shut(shard);
+  if (opened() && !kept_) shut(shard);
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -700,7 +709,7 @@ void PortSet::drop_in_child() {
   else
     entries_.clear();
   unguarded_told_ = false;
-  missed_ = false;
+  missed_ = kept_ = false;
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
   pthread_mutex_init(&g_opening, nullptr);  // it was held for the fork

@@ -75,6 +75,9 @@ class PortSet {
   void look_after_owner(socket::Shard& shard);
   /// For a follower, at its last look: the wire is needed, and no process could take it. To be tried again.
   [[nodiscard]] bool missed() const { return missed_; }
+  /// At the process's end: keeps the ports open until close(), whatever the progress thread is asked for, so that the
+  /// caller may use them without a lock. False: this process does not own open ports.
+  bool keep_to_the_end();
   [[nodiscard]] bool any_link_is_up() const;
   /// For an owner's ports: whether a wire does not admit this process.
   [[nodiscard]] bool any_is_forbidden() const;
@@ -175,6 +178,7 @@ class PortSet {
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false, unguarded_told_ = false;
   bool missed_ = false;  // used by the progress thread
+  bool kept_ = false;    // until the process ends; changed and read with the ports' lock held
   Handovers handovers_;
   std::string refused_;  // why the ports did not open here, if they were left to another process
   PluginSet plugins_;
