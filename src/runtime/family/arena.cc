@@ -1,12 +1,14 @@
 #include "runtime/family/arena.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <new>
 
 #include "os/kernel.h"
@@ -32,7 +34,7 @@ constexpr std::size_t kShareOfTables = 9;
 constexpr std::uintptr_t kLeastAddress = 0x6000'0000'0000;
 constexpr std::uint64_t kPlaces = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMagic = 0x414e455241594221;  // in the header of every arena
-constexpr std::uint32_t kLayout = 2;                  // changes when anything in the arena does
+constexpr std::uint32_t kLayout = 3;                  // changes when anything in the arena does
 
 struct Header {
   std::uint64_t magic;
@@ -202,10 +204,7 @@ bool copy_fits(std::string& problem) {
   return fits;
 }
 
-}  // namespace
-
-bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
-  if (!copy_fits(problem)) return false;
+bool copy_all(const Mapped& mapped, int memory, std::string& problem) {
   const std::span<const std::byte> header{static_cast<const std::byte*>(g_base), kHeaderBytes};
   const auto parts = {header, mapped.memory->tables(), mapped.memory->blocks()};
   if (std::all_of(parts.begin(), parts.end(), [memory](const auto& part) { return copy_touched(memory, part); }))
@@ -214,17 +213,45 @@ bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
   return false;
 }
 
-namespace {
+/// Pages that an earlier copy has touched, and this one has not, must be zero. A process that has mapped the memory
+/// meanwhile keeps its mapping.
+bool empty(int memory) {
+  return fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(g_bytes)) == 0;
+}
 
 /// Makes a memfd with a copy of the touched pages; -1: `problem` says why it cannot.
 int copy_arena(const Mapped& mapped, std::string& problem) {
   const int fd = copy_fits(problem) ? make_memory(problem) : -1;
-  if (fd < 0 || copy_into(mapped, fd, problem)) return fd;
+  if (fd < 0 || copy_all(mapped, fd, problem)) return fd;
   socket::kernel->close(fd);
   return -1;
 }
 
 }  // namespace
+
+bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
+  if (!copy_fits(problem)) return false;
+  if (empty(memory)) return copy_all(mapped, memory, problem);
+  problem = errno_text("what an earlier copy has left");
+  return false;
+}
+
+namespace {
+
+constexpr auto kMade = static_cast<off_t>(offsetof(Header, spare) + offsetof(Spare, made));
+
+}  // namespace
+
+std::uint32_t made_in(int memory) {
+  std::uint32_t made = Spare::kAbandoned;
+  const long n = os::call(SYS_pread64, memory, os::address(&made), sizeof made, kMade);
+  return n == sizeof made ? made : std::uint32_t{Spare::kAbandoned};
+}
+
+void abandon(int memory) {
+  const std::uint32_t made = Spare::kAbandoned;
+  os::call(SYS_pwrite64, memory, os::address(&made), sizeof made, kMade);
+}
 
 void drop() {
   mmap(g_base, g_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -24,13 +24,13 @@ namespace bypass::runtime::arena {
 /// For an arena that processes with fewer rights may have left for another one: what they need to know about that
 /// (spare.h). As fresh memory (all zero) it says that no process has.
 struct Spare {
-  /// A futex. In the arena that is left, it changes with `founder`. In the other arena, it says how far that one has
-  /// been made.
-  std::atomic<std::uint32_t> changes;
-  enum : std::uint32_t { kCopied, kSettled, kDriven };
+  std::atomic<std::uint32_t> changes;  // a futex: in the arena that is left, it changes with `founder`
+  std::atomic<std::uint32_t> made;     // a futex: in the other arena, how far that one has been made
+  enum : std::uint32_t { kCopied, kSettled, kDriven, kAbandoned };
   // Wires::name() of the process that makes the other arena; 0: nobody does. With the shard's lock
   std::uint64_t founder;
-  bool filled;  // in the other arena: it is one, for processes of this standing
+  // The other memory holds a copy, for processes of this standing. With the turn to make it (privilege.cc)
+  bool filled;
   Standing standing;
 };
 
@@ -67,8 +67,14 @@ Mapped* take(std::size_t budget, std::string& problem);
 
 /// Makes empty memory for such a copy, which no process has mapped. -1: `problem` says why.
 [[nodiscard]] int make_memory(std::string& problem);
-/// Copies what has been touched into `memory`. Called with the shard's lock held. False: `problem` says why not.
+/// Copies what has been touched into `memory`, and removes what another process may have copied there. Called with the
+/// shard's lock held. False: `problem` says why not.
 [[nodiscard]] bool copy_into(const Mapped& mapped, int memory, std::string& problem);
+/// Spare::made in a copy that this process has not mapped. Who maps the copy can write the word: the caller may believe
+/// it only where a lie harms nobody else. A system call. kAbandoned if it cannot be read.
+[[nodiscard]] std::uint32_t made_in(int memory);
+/// The same for the process that has made the copy, and does not enter it: sets kAbandoned. A system call.
+void abandon(int memory);
 /// Makes the addresses a reservation again.
 void drop();
 /// Maps `memory` in the arena's place. False: `problem` says why not.

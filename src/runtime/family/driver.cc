@@ -108,12 +108,10 @@ bool give_rights_up(const Standing& then) {
          users(then.users.real, then.users.effective, then.users.saved) == 0 && is_standing(then);
 }
 
-/// Waits until the arena is ready; its founder may end before that. False: it has ended long ago.
-bool await_arena(arena::Spare& spare) {
-  const auto* const word = reinterpret_cast<const std::uint32_t*>(&spare.changes);
-  for (int i = 0; i < 10 && spare.changes.load(std::memory_order_acquire) == arena::Spare::kCopied; i++)
-    os::futex_wait(word, arena::Spare::kCopied, kSecond);
-  return spare.changes.load(std::memory_order_acquire) != arena::Spare::kCopied;
+/// Whether the arena is ready. It is when the founder calls, and when another process has seen that before.
+bool is_made(const arena::Spare& spare) {
+  const std::uint32_t made = spare.made.load(std::memory_order_acquire);
+  return made == arena::Spare::kSettled || made == arena::Spare::kDriven;
 }
 
 /// Whether no other process of the family is left, and no socket is open that a later process would bring. A process
@@ -200,7 +198,7 @@ End drive(Process& p, const Task& task) {
   arena::Spare& spare = p.arena.spare;
   const Seen keeper = see(task.keeper);
   std::string problem;
-  if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
+  if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !is_made(spare)) return kFailed;
   p.shard.wires().keeper.set(keeper.pid, keeper.start_time);  // enter_arena() asks whether there is a keeper
   hear_of_heirs(task.words, p.shard.wires().heir);
   if (!p.shard.family().on_fork_child()) return kFailed;
@@ -208,9 +206,9 @@ End drive(Process& p, const Task& task) {
   if (!serve_apart(p)) return kDone;  // a process of the family has the ports
   p.shard.wires().driver.store(p.shard.wires().owner.load());
   (void)socket::hold_sockets(spare::open_sockets);
-  spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
+  spare.made.store(arena::Spare::kDriven, std::memory_order_release);
   if (!spare::take_members(true)) return kFailed;
-  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.made), INT_MAX);
   if (!p.progress.start()) return kFailed;
   p.progress.join_family();
   hear_recalls(p);

@@ -117,10 +117,24 @@ Driving await_driving() {
   return Driving::kNeither;
 }
 
+/// Waits until the process that copies into the spare has settled there. False: there is no family in the spare. Where
+/// that process was killed before it had settled, the next one copies again.
+bool await_filled(arena::Spare& spare) {
+  constexpr timespec kPause{0, 1'000'000};
+  for (int i = 0; spare.filled && i < 5000; i++) {
+    const bool copies = spare::is_being_copied();
+    const std::uint32_t made = arena::made_in(spare::descriptor());
+    if (made == arena::Spare::kSettled || made == arena::Spare::kDriven) return true;
+    if (!copies || made == arena::Spare::kAbandoned) spare.filled = false;
+    if (spare.filled) os::call(SYS_nanosleep, os::address(&kPause), 0);
+  }
+  return spare.filled;
+}
+
 /// Null: everything is there that the process needs to move, and the ports are the other arena's. Called with the turn.
 const char* make_ready(Process& p, RightsChange& change) {
-  const arena::Spare& spare = p.arena.spare;
-  if (spare.filled && !may_share(spare.standing, change.then))
+  arena::Spare& spare = p.arena.spare;
+  if (await_filled(spare) && !may_share(spare.standing, change.then))
     return "the process has sockets on a port, which others have that have given up other rights";
   change.founds = !spare.filled;
   if (change.founds && !socket::has_all_on_wire())
@@ -145,8 +159,8 @@ bool is_spare_wanted(Process& p) {
 /// The same for a process that has nothing on the port yet. With its present rights it makes a driver that can open the
 /// ports later. False: the ports are another process's, or may become that.
 bool make_ready_for_later(Process& p, RightsChange& change) {
-  const arena::Spare& spare = p.arena.spare;
-  if (!spare.filled && is_spare_wanted(p)) return false;
+  arena::Spare& spare = p.arena.spare;
+  if (!await_filled(spare) && is_spare_wanted(p)) return false;
   if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_only_what_moves())) return false;
   const Driving driving = await_driving();
   change.founds = !spare.filled;
@@ -262,6 +276,7 @@ bool go_out(Process& p, const RightsChange& change) {
   std::string problem;
   p.ports.leave(p.shard);
   (void)p.shard.lock().hold_for_copy();
+  if (change.founds) spare::hold_copy();
   const bool copied = !change.founds || arena::copy_into(p.arena, spare::descriptor(), problem);
   arena::Spare& spare = p.arena.spare;
   if (copied) {
@@ -289,8 +304,8 @@ void settle(Process& p) {
   p.shard.wires().lent.store(false, std::memory_order_relaxed);
   p.arena.spare.filled = false;
   p.arena.spare.founder = 0;
-  p.arena.spare.changes.store(arena::Spare::kSettled, std::memory_order_release);
-  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.changes), INT_MAX);
+  p.arena.spare.made.store(arena::Spare::kSettled, std::memory_order_release);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.made), INT_MAX);
 }
 
 /// Forgets what the process has of its own beside the objects of the arena that it has left.
@@ -306,7 +321,7 @@ void forget_own(Process& p) {
 
 /// Waits until the driver serves. False: it does not come.
 bool await_driver(Process& p) {
-  const std::atomic<std::uint32_t>& state = p.arena.spare.changes;
+  const std::atomic<std::uint32_t>& state = p.arena.spare.made;
   for (int i = 0; i < kLooks; i++) {
     const std::uint32_t seen = state.load(std::memory_order_acquire);
     if (seen == arena::Spare::kDriven) return true;
@@ -319,6 +334,7 @@ bool await_driver(Process& p) {
 bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
   if (!may_share(Standing::now(), change.then) || !arena::map(spare::descriptor(), problem)) {
+    if (change.founds) arena::abandon(spare::descriptor());
     cannot_leave(p, problem);
     return false;
   }

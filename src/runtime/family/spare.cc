@@ -38,7 +38,7 @@ bool g_tried = false;
 std::atomic<int> g_recalling{0};
 
 // The bytes of the file that are locked. One question asks for the first two together.
-constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3;
+constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3, kCopy = 4;
 
 struct flock lock_of(short type, off_t byte, off_t bytes = 1) {
   struct flock lock {};
@@ -173,6 +173,14 @@ void leave_ports() {
 
 bool are_ports_claimed() {
   return is_locked(kClaim);
+}
+
+void hold_copy() {
+  (void)set_own_lock(F_WRLCK, kCopy);
+}
+
+bool is_being_copied() {
+  return is_locked(kCopy);
 }
 
 void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time) {

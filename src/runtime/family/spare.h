@@ -6,8 +6,8 @@
 //
 // Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that the driver has
 // the ports, one that an heir waits for the first lock, one that the driver lets others in. Another lock, of a process
-// (F_SETLK), says that a member of the family that keeps the rights has the ports. The kernel releases each lock with
-// the last process that has it.
+// (F_SETLK), says that a member of the family that keeps the rights has the ports, and one that a process makes the
+// copy. The kernel releases each lock with the last process that has it.
 //
 // Beside the memory there is an epoll set on which nobody waits. A process that gives rights up puts its listeners
 // there. The kernel takes a socket out when the last descriptor for it is closed, in any process. So the driver, which
@@ -52,6 +52,10 @@ bool claim_ports();
 void leave_ports();
 /// Called in a driver: whether a member of the family that keeps the rights has the ports. A system call.
 bool are_ports_claimed();
+
+/// The process makes a copy in the spare, and holds it until it drops the spare or ends. A system call each.
+void hold_copy();
+[[nodiscard]] bool is_being_copied();
 
 /// For a process for which a driver waits: keeps the descriptor by which the process calls that driver. Its forked
 /// children have the descriptor, too. `keeper`: that driver's keeper. The family may know another one, since each
