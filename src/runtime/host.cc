@@ -20,7 +20,7 @@
 #include "os/own/own_work.h"
 #include "os/own/uncancelled.h"
 #include "runtime/high_numbers.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 
 namespace bypass::runtime {
 

@@ -1,5 +1,5 @@
 // Plugins are found, checked and copied; what is wrong with one is said in full.
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/crash/crash_report.h"
-#include "runtime/plugin_path.h"
+#include "runtime/ports/plugin_path.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/progress_pace.h"
+#include "runtime/progress/progress_pace.h"
 
 #include <gtest/gtest.h>
 

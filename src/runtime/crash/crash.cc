@@ -10,7 +10,7 @@
 #include "os/own/let_others_run.h"
 #include "runtime/crash/crash_report.h"
 #include "runtime/crash/crash_table.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 
 namespace bypass::runtime::crash {
 namespace {

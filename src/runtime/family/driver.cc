@@ -27,8 +27,8 @@
 #include "runtime/family/own_process.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"
+#include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"
-#include "runtime/startup.h"
 #include "socket/family/kin.h"
 #include "socket/family/rehome.h"
 

@@ -24,7 +24,7 @@
 #include "os/own/own_work.h"
 #include "os/own/unwinder.h"
 #include "os/poll_by_parts.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/setup.h"
 #include "stack/context.h"

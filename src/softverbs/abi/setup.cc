@@ -14,7 +14,7 @@
 #include "os/own/cancellation.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 
 namespace bypass::softverbs {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "observe/layout.h"
 #include "runtime/process_graph.h"
-#include "runtime/publish.h"
+#include "runtime/progress/publish.h"
 #include "socket/objects.h"
 
 namespace bypass::runtime {

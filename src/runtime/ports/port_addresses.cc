@@ -1,4 +1,4 @@
-#include "runtime/port_addresses.h"
+#include "runtime/ports/port_addresses.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "runtime/program_threads.h"
+#include "runtime/progress/program_threads.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "fastpath/link/peer_link.h"
 #include "observe/reasons.h"
-#include "runtime/ports.h"
+#include "runtime/ports/port_set.h"
 
 namespace bypass::runtime {
 

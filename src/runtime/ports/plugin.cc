@@ -1,4 +1,4 @@
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "runtime/crash/crash.h"
-#include "runtime/plugin_path.h"
+#include "runtime/ports/plugin_path.h"
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U  // Linux 6.3; needed for a file that is mapped executable if vm.memfd_noexec is set

@@ -1,4 +1,4 @@
-#include "runtime/link_words.h"
+#include "runtime/links/link_words.h"
 
 #include <algorithm>
 #include <cstdio>

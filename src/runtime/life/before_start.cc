@@ -1,4 +1,4 @@
-#include "runtime/startup.h"
+#include "runtime/life/before_start.h"
 
 #include <errno.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "os/own/own_work.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {

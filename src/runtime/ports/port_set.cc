@@ -1,4 +1,4 @@
-#include "runtime/ports.h"
+#include "runtime/ports/port_set.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -24,8 +24,8 @@
 #include "runtime/family/spare.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
-#include "runtime/plugin.h"
-#include "runtime/port_addresses.h"
+#include "runtime/ports/plugin.h"
+#include "runtime/ports/port_addresses.h"
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
 #include "socket/family/steering.h"

@@ -1,4 +1,4 @@
-#include "runtime/plugin_path.h"
+#include "runtime/ports/plugin_path.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

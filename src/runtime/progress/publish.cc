@@ -1,4 +1,4 @@
-#include "runtime/publish.h"
+#include "runtime/progress/publish.h"
 
 #include <time.h>
 
@@ -10,8 +10,8 @@
 #include "observe/layout.h"
 #include "os/log/log.h"
 #include "os/net/address_text.h"
+#include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"
-#include "runtime/startup.h"
 #include "socket/at_once.h"
 #include "socket/shared/local.h"
 #include "stack/counters.h"

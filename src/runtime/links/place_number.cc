@@ -1,4 +1,4 @@
-#include "runtime/place_number.h"
+#include "runtime/links/place_number.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

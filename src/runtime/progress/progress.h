@@ -12,9 +12,9 @@
 
 #include "runtime/family/arena.h"
 #include "runtime/family/kin_watch.h"
-#include "runtime/ports.h"
-#include "runtime/program_threads.h"
-#include "runtime/progress_pace.h"
+#include "runtime/ports/port_set.h"
+#include "runtime/progress/program_threads.h"
+#include "runtime/progress/progress_pace.h"
 #include "socket/shard.h"
 
 namespace bypass::runtime {

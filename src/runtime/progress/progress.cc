@@ -1,4 +1,4 @@
-#include "runtime/progress.h"
+#include "runtime/progress/progress.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -24,7 +24,7 @@
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/family/handovers.h"
-#include "runtime/plugin.h"
+#include "runtime/ports/plugin.h"
 #include "runtime/routing/kernel_watch.h"
 #include "runtime/routing/live_network.h"
 #include "socket/shard.h"
