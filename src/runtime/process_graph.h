@@ -64,7 +64,8 @@ struct Process {
   static constexpr std::uint32_t kEnded = UINT32_MAX;
 };
 
-/// Null until start().
+/// The process's graph. Null until start().
+extern Process* g_process;
 Process* process();
 
 /// Opens the ports, once. From then on the progress thread serves them. False: the ports are not there.

@@ -1,14 +1,9 @@
 #include "runtime/ports/port_set.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
-#include <new>
-#include <optional>
 #include <utility>
 
 #include "config/port_check.h"
@@ -16,62 +11,21 @@
 #include "fastpath/link/peer_links.h"
 #include "os/log/log.h"
 #include "os/log/run_dir.h"
-#include "os/net/address_text.h"
-#include "os/os.h"
-#include "os/own/cancellation.h"
-#include "os/own/in_handler.h"
 #include "os/own/own_work.h"
 #include "runtime/family/spare.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
 #include "runtime/ports/plugin.h"
 #include "runtime/ports/port_addresses.h"
-#include "runtime/undisturbed.h"
+#include "runtime/ports/ports_lock.h"
 #include "socket/family/kin.h"
 #include "socket/family/steering.h"
-#include "socket/policy.h"
 
 namespace bypass::runtime {
 
 namespace {
 
 using observe::Reason;
-
-// Private to the process. The thread that opens the ports holds it; other callers wait for the result.
-pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
-
-// The signal mask of the forking thread, which holds g_opening: a handler of the program may ask for the ports, too.
-std::optional<sigset_t> g_fork_mask;
-
-// Held by the thread that reads the kernel's network; taken last.
-pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
-constexpr int kLookShare = 16;  // at most one part in so many of the time is used for that
-
-Duration monotonic_now() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-void tell_openings(socket::Wires& wires) {
-  wires.openings.fetch_add(1, std::memory_order_acq_rel);
-  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.openings), INT_MAX);
-}
-
-/// Lock held.
-void leave_to_nobody(socket::Wires& wires) {
-  wires.owner.store(0, std::memory_order_release);
-  wires.open.store(false, std::memory_order_release);
-  tell_openings(wires);
-}
-
-/// The owner goes: it tells the others, and one of them takes its place.
-void hand_over(socket::Shard& shard) {
-  spare::leave_ports();
-  socket::Guard guard(shard);
-  leave_to_nobody(shard.wires());
-  socket::call_kin();
-}
 
 }  // namespace
 
@@ -106,66 +60,6 @@ bool PortSet::usable(std::size_t index) const {
   return index >= entries_.size() || !entries_[index].tried || entries_[index].port != nullptr;
 }
 
-bool PortSet::open(socket::Shard& shard) {
-  if (opened()) return true;
-  if (failed() || socket::is_in_handler()) return false;
-  const Inside inside;
-  const Undisturbed undisturbed;
-  pthread_mutex_lock(&g_opening);
-  if (state_.load(std::memory_order_acquire) == State::kClosed && !lent(shard)) open_or_follow(shard);
-  pthread_mutex_unlock(&g_opening);
-  return opened();
-}
-
-// The ports did not open here, but may open in another process. If no other process is left, this process tries again:
-// the obstacle may have gone.
-bool PortSet::is_refused(socket::Shard& shard) {
-  return shard.family().own().cannot_own.load(std::memory_order_relaxed) && somebody_may_open(shard);
-}
-
-// A driver that is still to be made also counts.
-bool PortSet::somebody_may_open(socket::Shard& shard) {
-  const socket::Wires& wires = shard.wires();
-  return wires.keeper.lives() || wires.heir.lives() || shard.family().somebody_may_own();
-}
-
-// Connections and listeners get no answer any more, and no other process of the family reports it.
-void PortSet::tell_loss() const {
-  const std::string text = "the process that had the wire has ended, and this one cannot open it: " + refused_;
-  BYPASS_LOG_ERROR("%s", text.c_str());
-  socket::policy.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
-}
-
-// False: no process waits for that. Otherwise a waiting one has opened them, or has ended.
-bool PortSet::call_driver(socket::Shard& shard) {
-  constexpr std::int64_t kLook = 20'000'000;  // ns
-  constexpr int kLooks = 500;                 // 10 s in total: DPDK takes some tenths of a second
-  const socket::Wires& wires = shard.wires();
-  if (!spare::call_driver()) return false;
-  for (int i = 0; i < kLooks; i++) {
-    const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
-    if (wires.open.load(std::memory_order_acquire) || !spare::called_lives()) break;
-    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
-  }
-  return true;
-}
-
-// If this process cannot open the ports, another process of the family may. Until it has, they count as closed.
-void PortSet::open_or_follow(socket::Shard& shard) {
-  const socket::ProcessSlot& self = shard.family().own();
-  state_.store(State::kOpening, std::memory_order_release);
-  for (;;) {
-    const bool refused = is_refused(shard);
-    const bool open = !refused && claim(shard) ? open_all(shard) : follow(shard);
-    if (open) return state_.store(State::kOpen, std::memory_order_release);
-    if (lent(shard)) return state_.store(State::kClosed, std::memory_order_release);
-    if (call_driver(shard)) continue;
-    if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // the process that was opening them has given up
-    const bool may_come = somebody_may_open(shard);
-    return state_.store(may_come ? State::kClosed : State::kFailed, std::memory_order_release);
-  }
-}
-
 bool PortSet::any_link_is_up() const {
   return std::any_of(entries_.begin(), entries_.end(),
                      [](const Entry& entry) { return entry.port != nullptr && entry.port->link() == LinkState::kUp; });
@@ -179,125 +73,6 @@ bool PortSet::any_is_forbidden() const {
 bool PortSet::any_link_is_expected() const {
   return std::any_of(entries_.begin(), entries_.end(),
                      [](const Entry& entry) { return entry.port != nullptr && entry.port->expects_link(); });
-}
-
-bool PortSet::owner_lives(socket::Shard& shard) {
-  const std::uint64_t owner = shard.wires().owner.load(std::memory_order_acquire);
-  return owner != 0 && shard.family().alive(socket::Wires::slot_in(owner), static_cast<std::uint32_t>(owner));
-}
-
-// True: this process must open the ports. Dead processes have no claim.
-bool PortSet::claim(socket::Shard& shard) {
-  socket::Guard guard(shard);
-  socket::Wires& wires = shard.wires();
-  socket::Family& family = shard.family();
-  // references of dead processes are released when there is a wire on which to tell peers
-  if (owner_lives(shard)) return false;
-  if (!spare::claim_ports()) {
-    wires.lent.store(true, std::memory_order_release);
-    return false;
-  }
-  wires.leaving.store(false, std::memory_order_relaxed);
-  wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
-  wires.open.store(false, std::memory_order_relaxed);
-  tell_openings(wires);
-  return true;
-}
-
-// False: the process that was opening them has given up, or is gone.
-bool PortSet::follow(socket::Shard& shard) {
-  socket::Wires& wires = shard.wires();
-  for (;;) {
-    const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
-    const std::uint64_t owner = wires.owner.load(std::memory_order_acquire);
-    if (wires.open.load(std::memory_order_acquire)) break;
-    if (owner == 0 || shard.family().own().cannot_own.load()) return false;
-    constexpr std::int64_t kLook = 20'000'000;  // ns between checks whether it still lives
-    const auto* const openings = reinterpret_cast<const std::uint32_t*>(&wires.openings);
-    if (os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
-  }
-  attach_relays(shard);
-  return true;
-}
-
-void PortSet::attach_relays(socket::Shard& shard) {
-  socket::Guard guard(shard);
-  socket::Wires& wires = shard.wires();
-  Context& context = shard.context();
-  entries_.assign(config_.ports.size(), Entry{});
-  relays_.clear();
-  context.forget_ports();
-  for (std::size_t i = 0; i < entries_.size(); i++) {
-    entries_[i].tried = true;
-    if ((wires.opened >> i & 1) == 0) continue;
-    entries_[i].index = static_cast<std::uint16_t>(context.ports);
-    relays_.push_back(std::make_unique<socket::RelayPort>(wires, *context.memory, entries_[i].index));
-    entries_[i].port = relays_.back().get();
-    shard.add_port(entries_[i].port, 0);
-  }
-  look_whether_guarded(wires);
-  shard.follow();
-  following_.store(true, std::memory_order_release);
-}
-
-// Whether a process must open the ports. A dead owner is recorded: otherwise its watchers would be told for ever. If
-// the wire is not needed, it is left for the next process that wants it, perhaps the program that the owner has
-// executed.
-bool PortSet::is_missed(socket::Shard& shard) {
-  if (lent(shard)) return false;
-  socket::Guard guard(shard);
-  if (owner_lives(shard)) return false;
-  const bool died = shard.wires().owner.load(std::memory_order_relaxed) != 0;
-  if (died) leave_to_nobody(shard.wires());
-  if (socket::is_wire_needed(guard)) return true;
-  if (died) socket::sweep_family(guard);
-  return false;
-}
-
-void PortSet::take_over(socket::Shard& shard) {
-  const bool opened = open_all(shard);
-  if (opened) BYPASS_LOG_INFO("took the ports over");
-  if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
-  loss_told_ = !opened;
-}
-
-void PortSet::look_after_owner(socket::Shard& shard) {
-  const Inside inside;
-  const Undisturbed undisturbed;
-  pthread_mutex_lock(&g_opening);
-  const bool known = std::exchange(missed_, following() && is_missed(shard));
-  const bool refused = missed_ && is_refused(shard);
-  if (missed_ && !refused && claim(shard)) take_over(shard);
-  missed_ = missed_ && following();
-  pthread_mutex_unlock(&g_opening);
-  if (!refused || known) return;
-  const socket::Guard guard(shard);  // they do nothing until they learn that the wire is needed
-  socket::call_kin();
-}
-
-bool PortSet::keep_to_the_end() {
-  pthread_mutex_lock(&g_opening);
-  kept_ = opened() && !following();
-  pthread_mutex_unlock(&g_opening);
-  return kept_;
-}
-
-void PortSet::leave_forbidden(socket::Shard& shard) {
-  if (following() || !any_is_forbidden()) return;
-  if (!shard.family().somebody_may_own()) {
-    const socket::Guard guard(shard);
-    return socket::call_driver();
-  }
-  const Inside inside;
-  const Undisturbed undisturbed;
-  pthread_mutex_lock(&g_opening);
-  if (!kept_) {
-    BYPASS_LOG_INFO("the wire lets this process not in: left to another process of the family");
-    close_ports(shard);
-    give_up_claim(shard);
-    state_.store(State::kClosed, std::memory_order_release);
-  }
-  pthread_mutex_unlock(&g_opening);
 }
 
 std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
@@ -427,89 +202,6 @@ void PortSet::add_link_devices(socket::Shard& shard) {
   }
 }
 
-// --- What the kernel changes on interfaces that it shares
-
-// Called with g_looking held.
-void PortSet::look_at_kernel(bool anew) {
-  const bool opens = !watch_.is_open() && !watch_failed_;
-  if (opens && !watch_.open()) {
-    watch_failed_ = true;
-    BYPASS_LOG_WARN("the kernel does not tell of changes to its addresses and routes (%s): they are not followed",
-                    strerrordesc_np(errno));
-  }
-  // Read after the notifications: later changes are notified again.
-  if (!watch_.hear() && !opens && !anew) return;
-  const Duration begin = monotonic_now();
-  const bool changed = network_.replace(runtime::follow_kernel(config_, watch_.read()));
-  const Duration end = monotonic_now();
-  next_look_.store(end + kLookShare * (end - begin), std::memory_order_relaxed);
-  if (!changed) return;
-  const LiveNetwork::Reading now(network_);
-  for (const std::string& line : now->left_out) BYPASS_LOG_WARN("%s", line.c_str());
-}
-
-void PortSet::hear_kernel() {
-  if (!network_.changes() || socket::is_in_handler()) return;
-  const Inside inside;
-  const Undisturbed undisturbed;
-  if (pthread_mutex_trylock(&g_looking) != 0) return;  // another thread does
-  look_at_kernel(false);
-  pthread_mutex_unlock(&g_looking);
-}
-
-void PortSet::follow_kernel(socket::Shard& shard) {
-  if (!network_.changes()) return;
-  pthread_mutex_lock(&g_looking);
-  look_at_kernel(false);
-  pthread_mutex_unlock(&g_looking);
-  pthread_mutex_lock(&g_opening);
-  if (opened() && !following()) apply_changes(shard);
-  pthread_mutex_unlock(&g_opening);
-}
-
-Duration PortSet::kernel_pause() const {
-  const Duration next = next_look_.load(std::memory_order_relaxed);
-  return next == Duration{} ? next : std::max(Duration{}, next - monotonic_now());
-}
-
-InterfaceConfig PortSet::interface_of(const Entry& entry, const PortConfig& port) {
-  InterfaceConfig interface;
-  interface.mac = entry.port->mac();
-  interface.mtu = entry.port->caps().mtu;
-  if (port.shared && port.mtu != 0) interface.mtu = std::min(interface.mtu, port.mtu);
-  interface.addresses = port.addresses;
-  interface.routes = port.routes;
-  interface.steered = entry.port->caps().steering;
-  if (port.shared) interface.kernel_index = static_cast<std::uint32_t>(port.interface_index);
-  for (const IpAddress& gateway : port.gateways)
-    if (gateway.is_v4()) interface.gateway = gateway;
-  return interface;
-}
-
-// Lock held. `known`: the stack has the interface already, with the same MAC address.
-bool PortSet::set_interface(socket::Shard& shard, const Entry& entry, const PortConfig& port, bool known) {
-  const InterfaceConfig interface = interface_of(entry, port);
-  Stack& stack = shard.stack();
-  const bool set = known ? socket::change_interface(stack, shard.context(), entry.index, interface).ok()
-                         : stack.set_interface(entry.index, interface).ok();
-  if (!set)
-    BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses (MTU %u, MAC address %s)", port.kind.c_str(),
-                     port.target.c_str(), interface.mtu, to_text(interface.mac).c_str());
-  return set;
-}
-
-void PortSet::apply_changes(socket::Shard& shard) {
-  const LiveNetwork::Reading now(network_);
-  for (std::size_t i = 0; i < entries_.size(); i++) {
-    const PortConfig& port = now->ports[i];
-    if (entries_[i].port == nullptr || !port.shared || is_same_network(port, applied_[i])) continue;
-    socket::Guard guard(shard);
-    if (set_interface(shard, entries_[i], port, true))
-      BYPASS_LOG_INFO("followed a change of %s", port.interface.c_str());
-    applied_[i] = port;
-  }
-}
-
 // Replaces the relays, if this process followed another one.
 void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   applied_ = LiveNetwork::Reading(network_)->ports;
@@ -553,71 +245,6 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   socket::call_kin();
 }
 
-// If no other process may open them, only the kernel's listeners are left: nothing is kept from them.
-void PortSet::give_up_claim(socket::Shard& shard) {
-  shard.family().own().cannot_own.store(true, std::memory_order_relaxed);
-  hand_over(shard);
-  if (!shard.family().somebody_may_own()) handovers_.empty();
-}
-
-void PortSet::close(socket::Shard& shard) {
-  if (!opened()) return;
-  Inside inside;
-  close_ports(shard);
-  if (!following()) hand_over(shard);
-  state_.store(State::kFailed, std::memory_order_release);  // a process that ends never opens them again
-}
-
-void PortSet::give_up(socket::Shard& shard, const std::string& why) {
-  pthread_mutex_lock(&g_opening);
-  if (opened()) {
-    close_ports(shard);
-    if (!following()) hand_over(shard);
-  }
-  entries_.assign(config_.ports.size(), Entry{});
-  for (Entry& entry : entries_) {
-    entry.tried = true;
-    entry.problem = why;
-  }
-  relays_.clear();
-  handovers_.drop();
-  following_.store(false, std::memory_order_release);
-  state_.store(State::kFailed, std::memory_order_release);
-  pthread_mutex_unlock(&g_opening);
-}
-
-// Called with g_opening held. They may be opened or followed again.
-void PortSet::shut(socket::Shard& shard) {
-  if (opened()) {
-    close_ports(shard);
-    if (!following()) hand_over(shard);
-  }
-  entries_.clear();
-  relays_.clear();
-  missed_ = false;
-  following_.store(false, std::memory_order_release);
-  state_.store(State::kClosed, std::memory_order_release);
-}
-
-void PortSet::leave(socket::Shard& shard) {
-  pthread_mutex_lock(&g_opening);
-  shut(shard);
-  handovers_.drop();
-  pthread_mutex_unlock(&g_opening);
-}
-
-bool PortSet::lent(socket::Shard& shard) {
-  return shard.wires().lent.load(std::memory_order_acquire);
-}
-
-void PortSet::lend(socket::Shard& shard) {
-  const Inside inside;
-  const Undisturbed undisturbed;
-  pthread_mutex_lock(&g_opening);
-  if (opened() && !kept_) shut(shard);
-  pthread_mutex_unlock(&g_opening);
-}
-
 void PortSet::close_ports(socket::Shard& shard) {
   const PermittedRights rights;
   {
@@ -636,88 +263,6 @@ void PortSet::close_ports(socket::Shard& shard) {
     if (entry.backend != nullptr && entry.port != nullptr) entry.backend->close(entry.port);
     entry.port = nullptr;
   }
-}
-
-// Lock held; this process is the owner.
-void PortSet::keep_flows(socket::Shard& shard) {
-  shard.wires().guarded_by.store(handovers_.id(), std::memory_order_release);
-  if (handovers_.id() == 0) return;
-  for (std::size_t i = 0; i < entries_.size(); i++) {
-    const Entry& entry = entries_[i];
-    std::string problem;
-    if (!config_.ports[i].shared) continue;
-    if (entry.port == nullptr) {  // nobody serves what the owner before had there
-      handovers_.empty(i);
-      continue;
-    }
-    if (entry.backend->keep_flows(entry.port, handovers_.of(i), problem)) continue;
-    record_unguarded(config_.ports[i].interface, problem);
-  }
-}
-
-void PortSet::record_unguarded(const std::string& interface, const std::string& why) {
-  if (std::exchange(unguarded_told_, true)) return;
-  const std::string text = interface + ": " + why;
-  BYPASS_LOG_INFO("%s, so that a process's end may cost connections of others of its family", text.c_str());
-  socket::policy.record_why(-1, static_cast<unsigned>(Reason::kUnguarded), text.c_str());
-}
-
-/// For a process that follows an owner.
-void PortSet::look_whether_guarded(const socket::Wires& wires) {
-  const auto found = std::ranges::find_if(config_.ports, [](const PortConfig& port) { return port.shared; });
-  if (found == config_.ports.end()) return;
-  if (handovers_.id() == 0 || handovers_.id() != wires.guarded_by.load(std::memory_order_acquire))
-    record_unguarded(found->interface, "this process, or the one that has the wire, was forked without a socket there");
-}
-
-void PortSet::look_at_handovers(socket::Shard& shard) {
-  const socket::Wires& wires = shard.wires();
-  pthread_mutex_lock(&g_opening);
-  const bool others =
-      wires.open.load(std::memory_order_acquire) && wires.guarded_by.load(std::memory_order_acquire) != handovers_.id();
-  if (others) handovers_.drop();
-  pthread_mutex_unlock(&g_opening);
-}
-
-void PortSet::hold_for_fork(socket::Shard& shard) {
-  const sigset_t all = all_but_faults();
-  sigset_t before;
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_mutex_lock(&g_opening);
-  g_fork_mask = before;
-  const auto is_shared = [](const PortConfig& port) { return port.shared; };
-  if (handovers_.id() != 0 || std::ranges::none_of(config_.ports, is_shared) || socket::is_in_handler()) return;
-  std::vector<bool> shared;
-  for (const PortConfig& port : config_.ports) shared.push_back(port.shared);
-  const Inside inside;
-  socket::Guard guard(shard);
-  handovers_.make(shared, ++shard.wires().handovers);
-  if (opened() && !following()) keep_flows(shard);
-}
-
-void PortSet::let_go_after_fork() {
-  const std::optional<sigset_t> before = std::exchange(g_fork_mask, std::nullopt);
-  pthread_mutex_unlock(&g_opening);
-  if (before) pthread_sigmask(SIG_SETMASK, &*before, nullptr);
-}
-
-void PortSet::drop_in_child() {
-  plugins_.drop_in_child();
-  if (shm_links_ != nullptr) shm_links_.release()->abandon();
-  if (socket::is_in_handler())
-    new (&entries_) std::vector<Entry>;  // the old contents are not freed, as nothing may be freed here
-  else
-    entries_.clear();
-  unguarded_told_ = false;
-  missed_ = kept_ = false;
-  following_.store(false, std::memory_order_relaxed);
-  state_.store(State::kClosed, std::memory_order_relaxed);
-  pthread_mutex_init(&g_opening, nullptr);  // it was held for the fork
-  pthread_mutex_init(&g_looking, nullptr);
-  network_.forget_threads();
-  watch_.forget();
-  const std::optional<sigset_t> before = std::exchange(g_fork_mask, std::nullopt);
-  if (before) pthread_sigmask(SIG_SETMASK, &*before, nullptr);
 }
 
 }  // namespace bypass::runtime
