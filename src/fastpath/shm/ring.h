@@ -43,7 +43,7 @@ struct SideBlock {
   // woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
   std::atomic<std::uint32_t> room_wanted;
-  std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
+  std::atomic<std::uint32_t> resumed, stopped;  // carrier_switch.cc: claim_resume, claim_stop
   // as `produced`, plus bytes held back; below `produced` if no bytes are held back
   std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> receive_buffer;  // SO_RCVBUF, for a writer that asked for a bound; 0: not known

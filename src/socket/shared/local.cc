@@ -201,7 +201,7 @@ int why_not_kernel(File& file, Transfer transfer) {
   const Path path = socket_of(file).path;
   if (path == Path::kBypass || path == Path::kDual) return ENOSYS;
   if (path != Path::kLocal || is_in_kernel(file)) return 0;
-  const shm::Switch& paths = end_of(socket_of(file)).paths;
+  const shm::CarrierSwitch& paths = end_of(socket_of(file)).paths;
   const bool reads = transfer == Transfer::kRead;
   const bool is_kernels = reads ? paths.has_stopped_reading() && !paths.is_skipping() : paths.has_stopped_writing();
   return is_kernels ? 0 : EAGAIN;
@@ -407,7 +407,7 @@ bool local_give_up(Guard& guard, Socket& socket) {
   LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kOver || socket.users != 0 || socket.waiters != nullptr) return false;
   if (socket.pending_error != 0) return false;
-  if (end.paths.tx() == shm::Switch::Tx::kReturning) return false;
+  if (end.paths.tx() == shm::CarrierSwitch::Tx::kReturning) return false;
   local_forget(socket);
   give_to_kernel(guard, socket);
   return true;

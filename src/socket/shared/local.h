@@ -3,7 +3,7 @@
 //
 //   kLooking   a plain kernel socket whose calls are counted: the other end may be libbypass's
 //   kPairing   the ends are looking for each other; bytes go over the kernel
-//   kPaired    the memory is shared; each direction is where its Switch says
+//   kPaired    the memory is shared; each direction is where its CarrierSwitch says
 //   kOver      the kernel's alone from now on; handed to it once no thread is inside
 //
 // The client's side begins after some calls, so that a connection of one question and one answer does not pay for it.
@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "fastpath/shm/carrier_switch.h"
 #include "fastpath/shm/directory.h"
-#include "fastpath/shm/switch.h"
 #include "socket/api.h"
 #include "stack/memory/memory.h"
 
@@ -52,7 +52,7 @@ struct LocalEnd {
   SlotId id{};                    // the socket's, once paired
   std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
   std::uint64_t seen_at_send = 0;  // the known value of the peer's index when bytes were sent last
-  fastpath::shm::Switch paths;
+  fastpath::shm::CarrierSwitch paths;
   fastpath::shm::Producer producer;
   fastpath::shm::Consumer consumer;
 };

@@ -16,8 +16,8 @@ namespace bypass::socket {
 
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
-using Tx = shm::Switch::Tx;
-using Rx = shm::Switch::Rx;
+using Tx = shm::CarrierSwitch::Tx;
+using Rx = shm::CarrierSwitch::Rx;
 
 namespace {
 

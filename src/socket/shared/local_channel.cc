@@ -12,8 +12,8 @@ namespace bypass::socket {
 
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
-using Tx = shm::Switch::Tx;
-using Rx = shm::Switch::Rx;
+using Tx = shm::CarrierSwitch::Tx;
+using Rx = shm::CarrierSwitch::Rx;
 
 bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
   const shm::SwitchMessage message{kind, count};

@@ -134,7 +134,7 @@ void abandon_ring(Socket& socket, LocalLink& link) {
   else
     end.paths.abandon_writing_but_held(end.producer);
   hand_held_over(socket, link);
-  if (end.paths.tx() == shm::Switch::Tx::kReturning) pump_return(socket, link);
+  if (end.paths.tx() == shm::CarrierSwitch::Tx::kReturning) pump_return(socket, link);
 }
 
 void local_note_cork(Socket& socket, bool pushes) {

@@ -15,7 +15,7 @@ namespace bypass::socket {
 
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
-using Tx = shm::Switch::Tx;
+using Tx = shm::CarrierSwitch::Tx;
 
 namespace {
 

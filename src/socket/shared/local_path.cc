@@ -24,8 +24,8 @@ namespace bypass::socket {
 
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
-using Tx = shm::Switch::Tx;
-using Rx = shm::Switch::Rx;
+using Tx = shm::CarrierSwitch::Tx;
+using Rx = shm::CarrierSwitch::Rx;
 
 int kernel_number(const Socket& socket) {
   return kernel_half_state(socket).number;

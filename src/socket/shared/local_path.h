@@ -32,7 +32,7 @@ namespace bypass::socket {
 }
 /// Whether ring bytes are on their way back to the kernel.
 [[nodiscard]] inline bool is_returning(const Socket& socket) {
-  return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::Switch::Tx::kReturning;
+  return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::CarrierSwitch::Tx::kReturning;
 }
 /// Whether several processes have the socket: the others would not know what this one agrees on.
 [[nodiscard]] inline bool is_shared(const File& file) {

@@ -11,7 +11,7 @@ namespace bypass::socket {
 
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
-using Rx = shm::Switch::Rx;
+using Rx = shm::CarrierSwitch::Rx;
 
 void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);

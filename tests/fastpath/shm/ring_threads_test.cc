@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "fastpath/shm/switch.h"
+#include "fastpath/shm/carrier_switch.h"
 #include "fastpath/shm/world.h"
 
 namespace bypass::test {

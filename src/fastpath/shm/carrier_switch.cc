@@ -1,4 +1,4 @@
-#include "fastpath/shm/switch.h"
+#include "fastpath/shm/carrier_switch.h"
 
 namespace bypass::fastpath::shm {
 namespace {

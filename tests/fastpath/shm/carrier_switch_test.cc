@@ -1,5 +1,5 @@
-// The rules of Switch, each by itself: what moves a direction, and what a peer says out of turn.
-#include "fastpath/shm/switch.h"
+// The rules of CarrierSwitch, each by itself: what moves a direction, and what a peer says out of turn.
+#include "fastpath/shm/carrier_switch.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@ namespace bypass::test {
 namespace {
 
 namespace shm = fastpath::shm;
-using shm::Switch;
-using Tx = Switch::Tx;
-using Rx = Switch::Rx;
+using shm::CarrierSwitch;
+using Tx = CarrierSwitch::Tx;
+using Rx = CarrierSwitch::Rx;
 
 constexpr std::uint64_t kSize = 64;
 
@@ -50,7 +50,7 @@ class SwitchTest : public ::testing::Test {
   shm::RingView out{&side[0], &side[1], memory.data(), kSize}, in{&side[1], &side[0], memory.data(), kSize};
   shm::Producer producer;
   shm::Consumer consumer;
-  Switch writer, reader;
+  CarrierSwitch writer, reader;
 };
 
 TEST_F(SwitchTest, New_BothDirectionsAreTheKernels) {
@@ -365,7 +365,7 @@ TEST_F(SwitchTest, Stop_AfterResume_OnlyOfAllThatWasWritten) {
   move();
   put(10), take(4);
   writer.resume(4, producer);
-  EXPECT_FALSE(Switch(writer).on_stop(4, producer, kSize));
+  EXPECT_FALSE(CarrierSwitch(writer).on_stop(4, producer, kSize));
   EXPECT_TRUE(writer.on_stop(10, producer, kSize));
 }
 

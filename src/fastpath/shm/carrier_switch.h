@@ -1,5 +1,5 @@
-// Switch: which of its two carriers, the kernel's connection or the ring, has each byte of one end's two directions. It
-// has counters and rules, no bytes and no system calls. It lies in memory that a family shares.
+// CarrierSwitch: which of its two carriers, the kernel's connection or the ring, has each byte of one end's two
+// directions. It has counters and rules, no bytes and no system calls. It lies in memory that a family shares.
 //
 //   writing   kKernel ──cut()──► kRing ──resume(), or the reader says STOP──► kReturning ──sent──► kKernel
 //   reading   kKernel ──CUT, and the kernel's bytes before it are read──► kRing
@@ -71,7 +71,7 @@ void take_back_resume(const RingView& out, std::uint32_t said);
 /// The STOP could not be sent.
 void take_back_stop(const RingView& in);
 
-class Switch {
+class CarrierSwitch {
  public:
   enum class Tx : std::uint8_t { kKernel, kRing, kReturning };
   enum class Rx : std::uint8_t { kKernel, kRing };
