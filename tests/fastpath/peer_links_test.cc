@@ -245,8 +245,8 @@ TEST(PeerLinks, ManyResetWhileALaneIsOffered_OthersFindLanesAgain) {
     world.abort(d, 0);
     world.run_for(200us);
   }
-  EXPECT_NE(link->haunted, kNever) << "no lane was lost: the test does not meet the moment";
-  EXPECT_TRUE(world.run_until([&] { return link->haunted == kNever; }, 20s));
+  EXPECT_NE(link->many_ghosts_since, kNever) << "no lane was lost: the test does not meet the moment";
+  EXPECT_TRUE(world.run_until([&] { return link->many_ghosts_since == kNever; }, 20s));
   world.run_for(1s);
   EXPECT_TRUE(world.reach_lane(world.open()));
 }

@@ -14,7 +14,7 @@ using tcp::Tcb;
 namespace {
 
 /// By then a peer that lives has sent everything that a lane waits for.
-constexpr Duration kMostHaunted = std::chrono::seconds(5);
+constexpr Duration kLongestWithManyGhosts = std::chrono::seconds(5);
 /// So many ghosts are too many, whatever the number of lanes: each poll looks at them.
 constexpr std::uint32_t kManyGhosts = 256;
 
@@ -86,10 +86,10 @@ void LinkLanes::sweep_ghosts(Context& ctx, PeerLink& link) {
     table_.free_place(link, number);
   }
   if (left <= std::min(link.lanes / 8, kManyGhosts)) {
-    link.haunted = kNever;
-  } else if (link.haunted == kNever) {
-    link.haunted = ctx.now;
-  } else if (link.stage == PeerLink::Stage::kUp && ctx.now - link.haunted >= kMostHaunted) {
+    link.many_ghosts_since = kNever;
+  } else if (link.many_ghosts_since == kNever) {
+    link.many_ghosts_since = ctx.now;
+  } else if (link.stage == PeerLink::Stage::kUp && ctx.now - link.many_ghosts_since >= kLongestWithManyGhosts) {
     table_.fail(link, Reason::kLinkError);
   }
 }

@@ -69,8 +69,8 @@ struct PeerLink {
   Lane* ghosts = nullptr;       // `lanes` of them, touched only if there are ghosts
   std::array<std::uint16_t, LinkLayout::kSizes> free{kNoLane, kNoLane, kNoLane, kNoLane};
   std::uint16_t first_ghost = kNoLane;
-  std::uint16_t latest = kNoLane;  // the lane whose program called last: a bulk sender's, if there is one
-  Instant haunted = kNever;        // since when there are many ghosts
+  std::uint16_t latest = kNoLane;      // the lane whose program called last: a bulk sender's, if there is one
+  Instant many_ghosts_since = kNever;  // since when there are many ghosts
   // Lanes are shared out in rounds (lane_sharing.cc).
   std::uint32_t round = 1;
   std::uint32_t full_round = 0;    // the last round in which the peer had no lane free
