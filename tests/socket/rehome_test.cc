@@ -50,7 +50,7 @@ TEST_F(Rehome, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
   EXPECT_EQ(made.kind, FileKind::kDatagram);
   EXPECT_EQ(udp_engine().local(*made.binding), local);
   EXPECT_EQ(made.details->receive_bytes, room);
-  EXPECT_EQ(made.details->taken_by, 0U);
+  EXPECT_EQ(made.details->receiver, 0U);
   EXPECT_EQ(made.references.total(), 2U) << "the owner of the ports, which is a driver elsewhere, has it, too";
   (void)brought->references.remove(objects->memory, shard().family().slot());
   close({brought, left.fd});

@@ -8,7 +8,7 @@
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
 #include "socket/family/kin.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 
 namespace bypass::runtime {
 
@@ -36,7 +36,7 @@ void hear_recalls(Process& process) {
 bool hand_back_if_recalled(Process& process) {
   if (!g_recalled.exchange(false, std::memory_order_acq_rel)) return false;
   socket::Guard guard(process.shard);
-  if (socket::is_any_taken(guard)) return false;
+  if (socket::is_any_used(guard)) return false;
   socket::reset_waiting(guard);
   process.shard.wires().lent.store(true, std::memory_order_release);  // nobody of the family opens the ports
   BYPASS_LOG_INFO("the ports go back to the processes that have kept their rights");

@@ -17,8 +17,8 @@
 #include "runtime/process_graph.h"
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
+#include "socket/family/receivers.h"
 #include "socket/family/rehome.h"
-#include "socket/family/takers.h"
 #include "socket/socket.h"
 
 namespace bypass::runtime {
@@ -299,7 +299,7 @@ void settle(Process& p) {
   {
     socket::Guard guard(p.shard);
     socket::forget_kin(guard);
-    socket::forget_takers();
+    socket::forget_receivers();
   }
   p.shard.wires().lent.store(false, std::memory_order_relaxed);
   p.arena.spare.filled = false;

@@ -14,7 +14,7 @@
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 #include "socket/shard.h"
 #include "socket/wait/wait.h"
 

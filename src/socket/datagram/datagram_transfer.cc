@@ -10,7 +10,7 @@
 #include "os/os.h"
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 #include "socket/kernel_message.h"
 #include "socket/policy.h"
 #include "socket/stream/stream_send.h"
@@ -173,7 +173,7 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
     if (!connected_to_bypass(socket)) watch_kernel_half(socket, fd);
-    note_taker(socket);
+    note_receiver(socket);
     long r = receiving.attempt(guard);
     if (r == kAgain && has_binding(socket)) {
       guard.shard().poll_locked();

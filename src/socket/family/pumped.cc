@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "os/own/let_others_run.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/stream/stream_calls.h"
@@ -54,7 +54,7 @@ bool has_pumpable_alone() {
   std::size_t mine = 0, pumpable = 0;
   objects->sockets.for_each([&](const Socket& socket) {
     if (!is_on_wire(socket) || socket.references.of(slot) == 0) return;
-    if (is_taken_by_another(socket)) return;  // a listener of the master's, to which it leaves that
+    if (has_other_receiver(socket)) return;  // a listener of the master's, to which it leaves that
     mine++;
     pumpable += can_move(socket) ? 1U : 0U;
   });

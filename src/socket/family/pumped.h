@@ -14,7 +14,7 @@
 namespace bypass::socket {
 
 /// Whether all that this process has on the wire are connections that can be pumped, and there are some, though not
-/// many: each takes a process. What another process takes from (takers.h) is left out. Takes the lock.
+/// many: each takes a process. What another process takes from (receivers.h) is left out. Takes the lock.
 [[nodiscard]] bool has_pumpable_alone();
 /// Whether the object can be pumped: a connection on the wire that is established, is in no epoll set, and asks for no
 /// signals. Takes the lock.

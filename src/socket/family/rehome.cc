@@ -6,8 +6,8 @@
 
 #include "socket/datagram/datagram.h"
 #include "socket/family/doorbell.h"
+#include "socket/family/receivers.h"
 #include "socket/family/steering.h"
-#include "socket/family/takers.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/wait/kernel_half.h"
@@ -135,7 +135,7 @@ bool has_only_what_moves() {
   return !objects->sockets.any_of([](const Socket& socket) {
     if (!is_on_wire(socket)) return false;
     const bool is_held_back = socket.kind == FileKind::kDatagram && socket.details->corked != nullptr;
-    return !is_receiver(socket) || is_held_back || socket.items != nullptr || is_polled_by_another(socket);
+    return !is_receiver(socket) || is_held_back || socket.items != nullptr || has_other_poller(socket);
   });
 }
 
@@ -156,7 +156,7 @@ void note_socket(File& file, int fd) {
                    socket.receive_timeout_ms, socket.send_timeout_ms, socket.low_water, socket.linger_s,
                    *socket.details});
   Details& details = noted.back().details;
-  details.taken_by = details.polled_by = 0;
+  details.receiver = details.poller = 0;
   details.local = nullptr;
   details.corked = nullptr;
 }

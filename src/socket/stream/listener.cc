@@ -4,7 +4,7 @@
 #include "observe/reasons.h"
 #include "os/os.h"
 #include "socket/family/kin.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/policy.h"
@@ -233,7 +233,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
   {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
-    note_taker(socket);
+    note_receiver(socket);
     const long r = accepting.attempt(guard);
     if (r != kAgain) return r;
     patience = socket_patience(guard, socket.receive_timeout_ms);

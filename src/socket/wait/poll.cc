@@ -9,7 +9,7 @@
 #include "os/errno_map.h"
 #include "os/os.h"
 #include "socket/datagram/datagram.h"
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 #include "socket/socket.h"
 #include "socket/wait/direct_set.h"
 #include "socket/wait/epoll.h"

@@ -1,5 +1,5 @@
 // Who of a family uses a listener: a helper that gives rights up leaves it to a master that does.
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 namespace bypass::socket {
 namespace {
 
-class Takers : public Kin {
+class Receivers : public Kin {
  protected:
   void accept_nothing() {
     Accepted accepted;
@@ -25,11 +25,11 @@ class Takers : public Kin {
   }
   static bool is_used() {
     const Guard guard(shard());
-    return is_any_taken(guard);
+    return is_any_used(guard);
   }
 };
 
-TEST_F(Takers, AMasterThatAccepts_KeepsItsListenerFromAHelper) {
+TEST_F(Receivers, AMasterThatAccepts_KeepsItsListenerFromAHelper) {
   EXPECT_TRUE(has_use_of_wire()) << "nobody has accepted: it may be a worker's";
   accept_nothing();
   EXPECT_TRUE(has_use_of_wire()) << "it is its own";
@@ -37,7 +37,7 @@ TEST_F(Takers, AMasterThatAccepts_KeepsItsListenerFromAHelper) {
   end_child(0);
 }
 
-TEST_F(Takers, AMasterThatPolls_IsNoCaseOfListenersAlone) {
+TEST_F(Receivers, AMasterThatPolls_IsNoCaseOfListenersAlone) {
   EXPECT_TRUE(has_only_what_moves());
   poll_once();
   EXPECT_TRUE(has_only_what_moves()) << "it polls itself";
@@ -48,7 +48,7 @@ TEST_F(Takers, AMasterThatPolls_IsNoCaseOfListenersAlone) {
   end_child(0);
 }
 
-TEST_F(Takers, OneThatHasEnded_IsNamedNoMore) {
+TEST_F(Receivers, OneThatHasEnded_IsNamedNoMore) {
   fork_child([&] { accept_nothing(); });
   end_child(0);
   EXPECT_TRUE(has_use_of_wire());
@@ -57,20 +57,20 @@ TEST_F(Takers, OneThatHasEnded_IsNamedNoMore) {
   end_child(0);
 }
 
-TEST_F(Takers, InACopy_NobodyHasUsedAListenerYet) {
+TEST_F(Receivers, InACopy_NobodyHasUsedAListenerYet) {
   EXPECT_FALSE(is_used());
   accept_nothing();
   EXPECT_TRUE(is_used());
   {
     const Guard guard(shard());
-    forget_takers();
+    forget_receivers();
   }
   EXPECT_FALSE(is_used());
   poll_once();
   EXPECT_TRUE(is_used());
 }
 
-TEST_F(Takers, ConnectionsThatWait_AreReset) {
+TEST_F(Receivers, ConnectionsThatWait_AreReset) {
   tcp::Tcb* const peer = connect_peer();
   const tcp::Listener& listener = *socket_of(*listener_.file).listener;
   ASSERT_TRUE(run_until([&] { return tcp_engine().accept_queue_length(listener) == 1; }));

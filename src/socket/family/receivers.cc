@@ -1,4 +1,4 @@
-#include "socket/family/takers.h"
+#include "socket/family/receivers.h"
 
 #include "socket/objects.h"
 
@@ -38,20 +38,20 @@ bool is_another(const Socket& socket, std::uint32_t user) {
 
 }  // namespace
 
-void note_taker(Socket& socket) {
-  note(socket, &Details::taken_by);
+void note_receiver(Socket& socket) {
+  note(socket, &Details::receiver);
 }
 
 void note_poller(Socket& socket) {
-  note(socket, &Details::polled_by);
+  note(socket, &Details::poller);
 }
 
-bool is_taken_by_another(const Socket& socket) {
-  return socket.details != nullptr && is_another(socket, socket.details->taken_by);
+bool has_other_receiver(const Socket& socket) {
+  return socket.details != nullptr && is_another(socket, socket.details->receiver);
 }
 
-bool is_polled_by_another(const Socket& socket) {
-  return socket.details != nullptr && is_another(socket, socket.details->polled_by);
+bool has_other_poller(const Socket& socket) {
+  return socket.details != nullptr && is_another(socket, socket.details->poller);
 }
 
 bool has_use_of_wire() {
@@ -60,7 +60,7 @@ bool has_use_of_wire() {
   const std::uint32_t slot = shard().family().slot();
   return objects->sockets.any_of([slot](const Socket& socket) {
     if (!is_on_wire(socket) || socket.references.of(slot) == 0) return false;
-    return !is_taken_by_another(socket);
+    return !has_other_receiver(socket);
   });
 }
 
@@ -74,15 +74,15 @@ bool has_source_on_wire() {
   });
 }
 
-void forget_takers() {
-  if (objects != nullptr) objects->details.for_each([](Details& details) { details.taken_by = details.polled_by = 0; });
+void forget_receivers() {
+  if (objects != nullptr) objects->details.for_each([](Details& details) { details.receiver = details.poller = 0; });
 }
 
-bool is_any_taken(const Guard& /*guard*/) {
+bool is_any_used(const Guard& /*guard*/) {
   return objects != nullptr && objects->sockets.any_of([](const Socket& socket) {
     if (!is_on_wire(socket)) return false;
     if (socket.details == nullptr) return true;  // it is a connection that was accepted
-    return socket.items != nullptr || socket.details->taken_by != 0 || socket.details->polled_by != 0;
+    return socket.items != nullptr || socket.details->receiver != 0 || socket.details->poller != 0;
   });
 }
 

@@ -1,4 +1,4 @@
-// Takers: tells which process of a family uses a listener, or a datagram socket on the wire.
+// Receivers: tells which process of a family uses a listener, or a datagram socket on the wire.
 //
 // A child that gives rights up takes the listeners and datagram sockets that it has inherited to the arena of the
 // others with the same new rights, with the ports (rehome.h). That is right for a worker, which accepts or receives. It
@@ -13,11 +13,11 @@ namespace bypass::socket {
 
 /// This process accepts or receives from the socket, or polls it. The first process that does is named as long as it
 /// has the socket. Lock held.
-void note_taker(Socket& socket);
+void note_receiver(Socket& socket);
 void note_poller(Socket& socket);
 /// Whether another living process that still has the socket is named. Some system calls. Lock held.
-[[nodiscard]] bool is_taken_by_another(const Socket& socket);
-[[nodiscard]] bool is_polled_by_another(const Socket& socket);
+[[nodiscard]] bool has_other_receiver(const Socket& socket);
+[[nodiscard]] bool has_other_poller(const Socket& socket);
 /// Whether this process has a number for a socket on the wire that it may be about to use. A socket from which another
 /// process takes does not count. Takes the lock.
 [[nodiscard]] bool has_use_of_wire();
@@ -26,9 +26,9 @@ void note_poller(Socket& socket);
 [[nodiscard]] bool has_source_on_wire();
 
 /// Called in an arena that is a copy of another one. Lock held.
-void forget_takers();
+void forget_receivers();
 /// Whether a process of the family has ever used one of the family's sockets on the wire. Lock held.
-[[nodiscard]] bool is_any_taken(const Guard& guard);
+[[nodiscard]] bool is_any_used(const Guard& guard);
 /// Resets the connections that wait at listeners. Lock held.
 void reset_waiting(Guard& guard);
 
