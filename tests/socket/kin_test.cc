@@ -11,7 +11,7 @@
 
 #include "os/os.h"
 #include "socket/family/doorbell.h"
-#include "socket/family/rehome.h"
+#include "socket/family/move_sockets.h"
 #include "socket/kin_fixture.h"
 #include "socket/wait/readiness.h"
 #include "stack/frame/flow_log.h"

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "socket/family/rehome.h"
+#include "socket/family/move_sockets.h"
 #include "socket/kin_fixture.h"
 
 namespace bypass::socket {

@@ -30,7 +30,7 @@
 #include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"
 #include "socket/family/kin.h"
-#include "socket/family/rehome.h"
+#include "socket/family/move_sockets.h"
 
 namespace bypass::runtime {
 

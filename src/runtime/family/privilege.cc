@@ -17,8 +17,8 @@
 #include "runtime/process_graph.h"
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
+#include "socket/family/move_sockets.h"
 #include "socket/family/receivers.h"
-#include "socket/family/rehome.h"
 #include "socket/socket.h"
 
 namespace bypass::runtime {

@@ -4,8 +4,8 @@
 
 #include "os/os.h"
 #include "os/own/let_others_run.h"
+#include "socket/family/move_sockets.h"
 #include "socket/family/pumped.h"
-#include "socket/family/rehome.h"
 #include "socket/objects.h"
 #include "socket/shared/local_link.h"
 #include "socket/stream/stream_calls.h"

@@ -1,10 +1,10 @@
 // Receivers: tells which process of a family uses a listener, or a datagram socket on the wire.
 //
 // A child that gives rights up takes the listeners and datagram sockets that it has inherited to the arena of the
-// others with the same new rights, with the ports (rehome.h). That is right for a worker, which accepts or receives. It
-// is wrong for a helper beside a master that accepts or receives itself: nothing would come to the master any more. So
-// each such socket names a process that has accepted or received, and one that has waited by poll() or select(). An
-// epoll set shows in its items.
+// others with the same new rights, with the ports (move_sockets.h). That is right for a worker, which accepts or
+// receives. It is wrong for a helper beside a master that accepts or receives itself: nothing would come to the master
+// any more. So each such socket names a process that has accepted or received, and one that has waited by poll() or
+// select(). An epoll set shows in its items.
 #pragma once
 
 #include "socket/socket.h"

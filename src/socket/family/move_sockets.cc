@@ -1,4 +1,4 @@
-#include "socket/family/rehome.h"
+#include "socket/family/move_sockets.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // What of a socket another arena has when its process has moved there.
-#include "socket/family/rehome.h"
+#include "socket/family/move_sockets.h"
 
 #include <netinet/in.h>
 
@@ -8,7 +8,7 @@
 namespace bypass::socket {
 namespace {
 
-class Rehome : public Kin {
+class MoveSockets : public Kin {
  protected:
   static inline File* brought = nullptr;
   static void bring() {
@@ -25,7 +25,7 @@ class Rehome : public Kin {
   }
 };
 
-TEST_F(Rehome, ADatagramSocketThatIsThere_IsFoundByTheKernelsSocket) {
+TEST_F(MoveSockets, ADatagramSocketThatIsThere_IsFoundByTheKernelsSocket) {
   const Number one = datagram(), other = datagram();
   note_socket(*other.file, other.fd);
   bring();
@@ -36,7 +36,7 @@ TEST_F(Rehome, ADatagramSocketThatIsThere_IsFoundByTheKernelsSocket) {
   close(other);
 }
 
-TEST_F(Rehome, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
+TEST_F(MoveSockets, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
   const Number left = datagram();
   const int receive_bytes = 50'000;
   ASSERT_EQ(set_option(*left.file, left.fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes), 0);
@@ -56,7 +56,7 @@ TEST_F(Rehome, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
   close({brought, left.fd});
 }
 
-TEST_F(Rehome, WhatAnotherOfTheFamilyHasAlone_IsSeen) {
+TEST_F(MoveSockets, WhatAnotherOfTheFamilyHasAlone_IsSeen) {
   EXPECT_TRUE(has_all_on_wire());
   fork_child([&] {
     close(listener_);
@@ -66,7 +66,7 @@ TEST_F(Rehome, WhatAnotherOfTheFamilyHasAlone_IsSeen) {
   EXPECT_TRUE(has_all_on_wire());
 }
 
-TEST_F(Rehome, OneOfAGroupThatSharesAnAddress_IsEnough) {
+TEST_F(MoveSockets, OneOfAGroupThatSharesAnAddress_IsEnough) {
   const auto shared = [](in_port_t port) {
     const int fd = ::socket(AF_INET, SOCK_DGRAM, 0), on = 1;
     const Number made{open_socket(fd, AF_INET, SOCK_DGRAM, 0), fd};
@@ -88,7 +88,7 @@ TEST_F(Rehome, OneOfAGroupThatSharesAnAddress_IsEnough) {
   end_child(0);
 }
 
-TEST_F(Rehome, ADatagramSocketWithHeldBackBytes_StaysWhereItIs) {
+TEST_F(MoveSockets, ADatagramSocketWithHeldBackBytes_StaysWhereItIs) {
   const Number one = datagram();
   EXPECT_TRUE(has_only_what_moves());
   std::byte held{};
