@@ -35,13 +35,13 @@ struct Policy {
 
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …). False: they cannot be
   /// opened.
-  bool (*need_wire)() = [] { return true; };
-  /// A call begins to wait for the wire: need_wire(), and ports that are lent to a family of fewer rights are asked
+  bool (*open_wire)() = [] { return true; };
+  /// A call begins to wait for the wire: open_wire(), and ports that are lent to a family of fewer rights are asked
   /// for.
-  void (*await_wire)() = [] {};
+  void (*open_wire_for_wait)() = [] {};
   /// A socket has come onto the wire: somebody of the family is to have the ports, soon. Lock held, under which
   /// others find that nobody needs them (is_wire_needed).
-  void (*tell_on_wire)() = [] {};
+  void (*ask_for_wire)() = [] {};
 
   /// Records why something was left to the kernel, for `bypass why`. `reason`: an observe::Reason.
   void (*record_why)(int fd, unsigned reason, const char* detail) = [](int, unsigned, const char*) {};

@@ -480,7 +480,7 @@ TEST_F(DatagramRouteTest, Send_RuleForbidsIt_IsDenied) {
 
 TEST_F(DatagramRouteTest, Send_NoWire_GoesByTheKernelAndSaysSoOnce) {
   socket::policy.routes_to = [](const sockaddr*) { return socket::Decision::kBypass; };
-  socket::policy.need_wire = [] { return false; };
+  socket::policy.open_wire = [] { return false; };
   const int server = kernel_calls.socket(AF_INET, SOCK_DGRAM);
   ASSERT_EQ(kernel_calls.bind(server, kernel_calls.address(0)), 0);
   const sockaddr_in to = kernel_calls.local_name(server);

@@ -22,8 +22,8 @@ TEST(Policy, OfAPlainProcess_LeavesAllToTheKernel) {
 }
 
 TEST(Policy, OfAPlainProcess_HasTheWireAndTellsNobody) {
-  EXPECT_TRUE(plain.need_wire());
-  plain.tell_on_wire();
+  EXPECT_TRUE(plain.open_wire());
+  plain.ask_for_wire();
   plain.record_why(-1, 0, "");
   plain.record_why_at(-1, 0, {}, "");
 }

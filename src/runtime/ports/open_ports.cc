@@ -79,13 +79,13 @@ bool open_ports(Process& p) {
   return true;
 }
 
-bool need_wire() {
+bool open_wire() {
   if (g_process->config.ports.empty()) return true;  // connections within the host need no port
   return open_ports(*g_process);
 }
 
-void await_wire() {
-  if (need_wire() || !PortSet::lent(g_process->shard)) [[likely]]
+void open_wire_for_wait() {
+  if (open_wire() || !PortSet::lent(g_process->shard)) [[likely]]
     return;
   if (!socket::has_source_on_wire()) return;
   spare::recall();
@@ -93,7 +93,7 @@ void await_wire() {
 }
 
 /// Asks for the ports where this process needs them. Ports that their owner has left belong to nobody until then.
-void want_wire() {
+void ask_for_wire() {
   Process& p = *g_process;
   const bool left = p.ports.following() && p.shard.wires().owner_slot() == socket::kNoSlot;
   if (!p.ports.opened() || left) p.progress.want_ports();

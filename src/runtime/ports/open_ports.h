@@ -8,9 +8,9 @@ class PortSet;
 /// Reports the outcome when every port has been tried. Any thread may be the one that tried: also the progress thread.
 void after_opening(const PortSet& ports);
 
-/// The answers to Policy::need_wire, Policy::await_wire and Policy::tell_on_wire (socket/policy.h).
-bool need_wire();
-void await_wire();
-void want_wire();
+/// The answers to Policy::open_wire, Policy::open_wire_for_wait and Policy::ask_for_wire (socket/policy.h).
+bool open_wire();
+void open_wire_for_wait();
+void ask_for_wire();
 
 }  // namespace bypass::runtime

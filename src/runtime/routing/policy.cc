@@ -153,9 +153,9 @@ void fill_policy(const Config& config) {
   policy.decide_listen = decide_listen;
   policy.routes_to = routes_to;
   policy.is_taken = address_is_taken;
-  policy.need_wire = need_wire;
-  policy.await_wire = await_wire;
-  if (!config.ports.empty()) policy.tell_on_wire = want_wire;
+  policy.open_wire = open_wire;
+  policy.open_wire_for_wait = open_wire_for_wait;
+  if (!config.ports.empty()) policy.ask_for_wire = ask_for_wire;
   policy.record_why = record_why;
   policy.record_why_at = record_why;
   policy.own_descriptor = own_high;

@@ -46,7 +46,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   socket.binding = *made;
   socket.details->kernel_inode = inode;
   socket.path = Path::kDual;
-  policy.tell_on_wire();
+  policy.ask_for_wire();
   watch_kernel_half(socket, fd);
   signal_idle(socket);  // a waiting thread must look at the wire from now on
   return 0;
@@ -146,7 +146,7 @@ Decision way_to(const Endpoint& remote, const sockaddr* name) {
 bool ensure_binding(Socket& socket, int fd) {
   if (has_binding(socket)) return true;
   observe::Reason reason = observe::Reason::kPortNotOpen;
-  if (policy.need_wire()) {
+  if (policy.open_wire()) {
     Endpoint local = bind_kernel_half(socket, fd);
     // A peer in the kernel has given the kernel's half an address that the other half cannot have.
     local.address = socket.has(kBound) ? socket.details->bound.address : Endpoint{}.address;
@@ -174,7 +174,7 @@ long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t le
   if (socket.has(kV6Only) || !wants_bypass(fd, local, socket.domain)) return 0;
   if (socket.has(kForceKernel)) return tell_kernel_option(socket, fd), 0;
   const bool own_address = !local.address.is_any();
-  if (own_address) policy.need_wire();
+  if (own_address) policy.open_wire();
   r = open_binding(socket, fd, local);
   if (r == 0 || own_address) return r;
   tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the datagram socket");

@@ -166,7 +166,7 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
   // However many datagrams come in on the wire, the kernel's half is read as well.
   if (has_binding(socket) && !connected_to_bypass(socket)) look_at_kernel_halves(shard().clock().now(), false);
-  if (has_binding(socket)) policy.await_wire();
+  if (has_binding(socket)) policy.open_wire_for_wait();
   ReceivingDatagram receiving(socket, message, flags);
   Patience patience;
   {

@@ -60,7 +60,7 @@ void call_kin();
 [[nodiscard]] bool refers_to_wire();
 /// Whether the family needs a process to serve the ports. It does if one of its processes refers to a socket there, has
 /// died with one, or has left a connection that has not ended. The process that makes it so reports it
-/// (Policy::tell_on_wire). Lock held.
+/// (Policy::ask_for_wire). Lock held.
 [[nodiscard]] bool is_wire_needed(const Guard& guard);
 /// Whether other processes share the shard.
 [[nodiscard]] bool has_kin();

@@ -75,7 +75,7 @@ bool is_taken(const Socket& socket, const Endpoint& local) {
 // The bypass half. Where the stack refuses what the kernel has let pass, the port stays the kernel's alone.
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
-  if (!local.address.is_any()) policy.need_wire();
+  if (!local.address.is_any()) policy.open_wire();
   (void)shadow_placeholder(socket.domain);  // while there are descriptors to be had
   Guard guard(shard());
   const auto made = open_beside_dead(guard, [&] {
@@ -89,7 +89,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   }
   socket.listener = *made;
   socket.path = dual ? Path::kDual : Path::kBypass;
-  policy.tell_on_wire();
+  policy.ask_for_wire();
   socket.kind = FileKind::kListener;
   socket.details->backlog = clamp_backlog(backlog);
   socket.details->kernel_inode = static_cast<std::uint32_t>(os::inode_of(fd));  // of sockets they have 32 bits

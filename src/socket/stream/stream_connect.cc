@@ -118,7 +118,7 @@ Decision decide(Socket& socket, int fd, const sockaddr* address) {
 }
 
 long begin(Socket& socket, int fd, const Endpoint& remote) {
-  policy.need_wire();
+  policy.open_wire();
   Guard guard(shard());
   if (socket.path != Path::kUndecided) return failure(Error::kAlready);  // another thread was faster
   const auto local =
@@ -128,7 +128,7 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   if (!made.ok()) return failure(made.error());
   socket.tcb = *made;
   socket.path = Path::kBypass;
-  policy.tell_on_wire();
+  policy.ask_for_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
   // From "unconnected" (HUP) to "connecting" (nothing): watchers must look again.

@@ -240,7 +240,7 @@ long Waiting::attempt() {
 
 long Waiting::begin() {
   const bool wire = condition_.needs_wire();
-  if (wire) policy.await_wire();
+  if (wire) policy.open_wire_for_wait();
   Guard guard(shard());
   if (wire && condition_.polls_first()) {
     shard().poll_locked();
