@@ -173,7 +173,7 @@ void forbid_pumps() {
   }
 }
 
-bool has_moved(const Use& use, int fd, long& result) {
+bool has_moved_to_kernel(const Use& use, int fd, long& result) {
   if (result != socket::kMoved) [[likely]]
     return false;
   if (take_pumped_number(fd, use.entry())) return true;

@@ -48,7 +48,7 @@ void forbid_pumps();
 void forget_taking_after_fork();
 /// Whether the connection has moved before the call has done anything (`result`), and the number names the kernel's
 /// socket: the call is to be made there. ENOBUFS becomes its result where there is no descriptor for that.
-[[nodiscard]] bool has_moved(const Use& use, int fd, long& result);
+[[nodiscard]] bool has_moved_to_kernel(const Use& use, int fd, long& result);
 /// What has moved while a blocking call of several pieces was inside, and no handler interrupted it: the call goes on
 /// in the kernel, with what is left.
 class Onward {

@@ -76,10 +76,10 @@ TEST_F(Pumped, TheOldObject_SaysWhereItIs) {
 TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
   File* const pumped = make_pumped(*old_.file, described_);
   ASSERT_NE(pumped, nullptr);
-  EXPECT_FALSE(has_moved(*pumped));
+  EXPECT_FALSE(has_connection(*pumped));
   move_to_pump(*old_.file, *pumped, {own_pid(), 7, 99, 0});
   numbers_.push_back({pumped, -1});
-  EXPECT_TRUE(has_moved(*pumped));
+  EXPECT_TRUE(has_connection(*pumped));
 }
 
 // Of a process under a filter of system calls.

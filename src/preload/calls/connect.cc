@@ -183,7 +183,7 @@ BYPASS_EXPORT(int, shutdown, (int fd, int how)) {
   Use use(fd);
   if (!use) return real.shutdown(fd, how);
   long result = socket::shutdown(*use, fd, how);
-  if (has_moved(use, fd, result)) return real.shutdown(fd, how);
+  if (has_moved_to_kernel(use, fd, result)) return real.shutdown(fd, how);
   return static_cast<int>(use.finish(result));
 }
 

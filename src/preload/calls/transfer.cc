@@ -89,7 +89,7 @@ long send_batch_rest(int fd, mmsghdr* messages, unsigned count, unsigned done, i
   long result;
   do result = socket::receive_header(*use, fd, message, flags);
   while (restart.again(result));
-  if (has_moved(use, fd, result)) return real.recvmsg(fd, &message, flags);
+  if (has_moved_to_kernel(use, fd, result)) return real.recvmsg(fd, &message, flags);
   if ((flags & MSG_WAITALL) != 0 && onward.goes_on(flags) && is_part(result, message))
     return receive_rest(fd, message, static_cast<size_t>(result), flags);
   drop_if_decided(use, fd);
@@ -104,7 +104,7 @@ long send_batch_rest(int fd, mmsghdr* messages, unsigned count, unsigned done, i
   long result;
   do result = socket::send(*use, fd, m, flags, sigpipe);
   while (restart.again(result));
-  if (has_moved(use, fd, result)) return real.sendmsg(fd, &message, flags);
+  if (has_moved_to_kernel(use, fd, result)) return real.sendmsg(fd, &message, flags);
   if (onward.goes_on(flags) && is_part(result, message))
     return send_rest(fd, message, static_cast<size_t>(result), flags);
   if (sigpipe) raise_sigpipe();
@@ -370,7 +370,7 @@ BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   do result = socket::receive_many(*use, fd, messages, count, flags, timeout != nullptr ? &time : nullptr);
   while (timeout == nullptr && restart.again(result));
   timespec* const left = timeout != nullptr ? &time : nullptr;
-  if (has_moved(use, fd, result)) {
+  if (has_moved_to_kernel(use, fd, result)) {
     const int r = real.recvmmsg(fd, messages, count, flags, left);
     result = r < 0 ? -errno : r;
   } else if (result > 0 && result < count && (flags & MSG_WAITFORONE) == 0 && onward.goes_on(flags)) {
@@ -485,7 +485,7 @@ int send_batch(int fd, mmsghdr* messages, unsigned count, int flags) {
   long result;
   do result = socket::send_many(*use, fd, messages, count, flags, sigpipe);
   while (restart.again(result));
-  if (has_moved(use, fd, result)) return real.sendmmsg(fd, messages, count, flags);
+  if (has_moved_to_kernel(use, fd, result)) return real.sendmmsg(fd, messages, count, flags);
   if (result > 0 && onward.goes_on(flags))
     result = send_batch_rest(fd, messages, count, static_cast<unsigned>(result), flags);
   if (sigpipe) raise_sigpipe();
@@ -542,7 +542,7 @@ ssize_t send_file(int out, int in, off_t* offset, size_t count) {
   do result = socket::send_file(*use, out, in, offset != nullptr ? &at : nullptr, count, sigpipe);
   while (restart.again(result));
   off_t* const from = offset != nullptr ? &at : nullptr;
-  if (has_moved(use, out, result)) {
+  if (has_moved_to_kernel(use, out, result)) {
     const ssize_t r = real.sendfile(out, in, from, count);
     result = r < 0 ? -errno : r;
   } else if (result > 0 && static_cast<size_t>(result) < count && onward.goes_on(0)) {
@@ -579,7 +579,7 @@ std::optional<ssize_t> splice_ours(int fd, const off_t* offset, int pipe, const 
   long result;
   do result = splice(*use, sigpipe);
   while (restart.again(result));
-  if (has_moved(use, fd, result)) return std::nullopt;
+  if (has_moved_to_kernel(use, fd, result)) return std::nullopt;
   if (sigpipe) raise_sigpipe();
   return use.finish(result);
 }

@@ -145,7 +145,7 @@ void send_at_once(socket::File& pumped) {
   const std::unique_ptr<Pump> pump(is_out ? new (std::nothrow) Pump(pumped, old, ends.ours, ends.programs) : nullptr);
   const bool ready = pump != nullptr && pump->prepare() && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1;
   // Who has moved the connection may have been killed before it said so: others go on with it.
-  if (ready && (os::read(ends.control, &word, 1) == 1 || socket::has_moved(pumped))) {
+  if (ready && (os::read(ends.control, &word, 1) == 1 || socket::has_connection(pumped))) {
     process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, as.name.remote, "by this process");
     send_at_once(pumped);
     const bool well = pump->run() && !as.aborts;

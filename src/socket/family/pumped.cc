@@ -123,7 +123,7 @@ PumpedAt where_pumped(File& file) {
   return file.alive && socket.details != nullptr ? socket.details->pump : PumpedAt{};
 }
 
-bool has_moved(File& pumped) {
+bool has_connection(File& pumped) {
   const Guard guard(shard());
   return connection_of(socket_of(pumped)) != nullptr;
 }

@@ -49,7 +49,7 @@ void move_to_pump(File& file, File& pumped, const PumpedAt& at);
 [[nodiscard]] PumpedAt where_pumped(File& file);
 
 /// In the pump: whether the connection has moved to its object. Takes the lock.
-[[nodiscard]] bool has_moved(File& pumped);
+[[nodiscard]] bool has_connection(File& pumped);
 /// In the pump: whether a process beside this one has the old object. poll() of that says POLLHUP when none has.
 [[nodiscard]] bool is_awaited(File& file);
 /// How the connection ends when its last number is closed: by RST, or as by close().

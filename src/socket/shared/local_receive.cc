@@ -42,7 +42,7 @@ class LocalReceiving final : public LocalCondition {
 
   long attempt(Guard& guard) override;
   [[nodiscard]] std::size_t done() const { return done_; }
-  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
+  [[nodiscard]] bool has_transferred() const final { return done_ != 0; }
 
  private:
   [[nodiscard]] std::size_t target() const {

@@ -24,7 +24,7 @@ class LocalSending : public LocalCondition {
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
-  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
+  [[nodiscard]] bool has_transferred() const final { return done_ != 0; }
 
  protected:
   ~LocalSending() = default;

@@ -23,7 +23,7 @@ class Receiving : public SocketCondition {
   /// Moves SO_PEEK_OFF, if it is set, after bytes were peeked at or read. Lock held.
   void move_peek_offset(std::size_t forward, std::size_t back) const;
   [[nodiscard]] bool wants_nothing() const { return total_ == 0; }
-  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
+  [[nodiscard]] bool has_transferred() const final { return done_ != 0; }
 
  protected:
   ~Receiving() = default;

@@ -15,7 +15,7 @@ class Sending : public SocketCondition {
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
-  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
+  [[nodiscard]] bool has_transferred() const final { return done_ != 0; }
   /// True if the failure comes with SIGPIPE.
   [[nodiscard]] bool is_pipe() const { return pipe_; }
 

@@ -412,7 +412,8 @@ bool Waiting::interrupted() {
   if (foreign_handler_) return true;
   const unsigned ran = thread_signals.seen - seen_;
   if (ran == 0) return false;
-  if (!patience_.restart || condition_.has_moved() || thread_signals.restart_seen - restart_seen_ != ran) return true;
+  if (!patience_.restart || condition_.has_transferred() || thread_signals.restart_seen - restart_seen_ != ran)
+    return true;
   seen_ = thread_signals.seen;
   restart_seen_ = thread_signals.restart_seen;
   return false;

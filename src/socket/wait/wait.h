@@ -111,7 +111,7 @@ class Condition {
 
   /// Whether something was done already: a handler, even one with SA_RESTART, then ends the call, which returns how
   /// much.
-  [[nodiscard]] virtual bool has_moved() const { return false; }
+  [[nodiscard]] virtual bool has_transferred() const { return false; }
   /// Whether it needs the wires at all (an epoll set of kernel descriptors does not).
   [[nodiscard]] virtual bool needs_wire() const { return true; }
   /// Whether to look at the wire before the first attempt. Otherwise a set with an object that is always ready (a
