@@ -173,7 +173,7 @@ bool make_ready_for_later(Process& p, RightsChange& change) {
 }
 
 /// Ends a driver that waits for a process which does not come.
-void let_go(RightsChange& change) {
+void drop_prepared(RightsChange& change) {
   if (change.noted >= 0) socket::kernel->close(std::exchange(change.noted, -1));
   drop_driver(change.driver);
 }
@@ -193,7 +193,7 @@ void prepare_for_later(Process& p, RightsChange& change) {
   spare::note(change.noted);
   change.moves = change.noted >= 0 && make_ready_for_later(p, change);
   if (change.moves) return;
-  let_go(change);
+  drop_prepared(change);
   end_turn(p);
 }
 
@@ -272,11 +272,11 @@ void cannot_leave(Process& p, const std::string& problem) {
 }
 
 /// For other processes this one has ended. It has no arena until it has given its rights up.
-bool go_out(Process& p, const RightsChange& change) {
+bool leave_old_arena(Process& p, const RightsChange& change) {
   std::string problem;
   p.ports.leave(p.shard);
   (void)p.shard.lock().hold_for_copy();
-  if (change.founds) spare::hold_copy();
+  if (change.founds) spare::claim_copy();
   const bool copied = !change.founds || arena::copy_into(p.arena, spare::descriptor(), problem);
   arena::Spare& spare = p.arena.spare;
   if (copied) {
@@ -331,7 +331,7 @@ bool await_driver(Process& p) {
 }
 
 /// Enters the new arena. False: the process has no arena.
-bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
+bool enter_new_arena(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
   if (!may_share(Standing::now(), change.then) || !arena::map(spare::descriptor(), problem)) {
     if (change.founds) arena::abandon(spare::descriptor());
@@ -368,7 +368,7 @@ bool leave_arena(RightsChange& change) {
   const Undisturbed undisturbed;
   if (change.moves) {
     p.local_ports = {};
-    return go_out(p, change);
+    return leave_old_arena(p, change);
   }
   change.progressed = change.progressed || p.progress.runs();
   p.progress.vanish();  // the kernel gives a new user namespace only to a process of one thread
@@ -400,11 +400,11 @@ bool end_change(RightsChange change, void (*enter)(int fd, socket::File* file)) 
   const Inside inside;
   const Undisturbed undisturbed;
   if (!accelerates()) {  // the process could not leave the arena
-    let_go(change);
+    drop_prepared(change);
     return true;
   }
-  const bool is_in = !change.moves || come_in(*p, change, enter);
-  let_go(change);
+  const bool is_in = !change.moves || enter_new_arena(*p, change, enter);
+  drop_prepared(change);
   if (!is_in) return false;
   open_local_ports(*p);
   if (change.leaves) p->region.why(Reason::kGaveUpRights, -1, 0, {}, "its family keeps the memory that they shared");

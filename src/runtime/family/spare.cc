@@ -175,7 +175,7 @@ bool are_ports_claimed() {
   return is_locked(kClaim);
 }
 
-void hold_copy() {
+void claim_copy() {
   (void)set_own_lock(F_WRLCK, kCopy);
 }
 

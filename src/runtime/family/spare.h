@@ -54,7 +54,7 @@ void leave_ports();
 bool are_ports_claimed();
 
 /// The process makes a copy in the spare, and holds it until it drops the spare or ends. A system call each.
-void hold_copy();
+void claim_copy();
 [[nodiscard]] bool is_being_copied();
 
 /// For a process for which a driver waits: keeps the descriptor by which the process calls that driver. Its forked
