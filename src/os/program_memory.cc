@@ -272,7 +272,7 @@ bool report(const Message& message, msghdr& header, int flags) {
          copy_to_program(&header.msg_flags, message.flags | (flags & MSG_CMSG_CLOEXEC));
 }
 
-long tell_name(const sockaddr_storage& name, socklen_t length, sockaddr* to, socklen_t* room) {
+long copy_name_out(const sockaddr_storage& name, socklen_t length, sockaddr* to, socklen_t* room) {
   socklen_t bytes = 0;
   if (!copy_from_program(bytes, room)) return failure(Refusal::kBadPointer);
   if (static_cast<int>(bytes) < 0) return failure(Error::kInvalid);

@@ -61,7 +61,7 @@ template <typename T>
 [[nodiscard]] bool report(const Message& message, msghdr& header, int flags);
 
 /// Writes a name of `length` bytes into the program's memory (move_addr_to_user()): 0 or a negative errno.
-long tell_name(const sockaddr_storage& name, socklen_t length, sockaddr* to, socklen_t* room);
+long copy_name_out(const sockaddr_storage& name, socklen_t length, sockaddr* to, socklen_t* room);
 /// Reads a name that the program passes (move_addr_to_kernel()): 0 or a negative errno.
 long take_name(sockaddr_storage& name, const sockaddr* from, socklen_t length);
 

@@ -57,7 +57,7 @@ State decide(Asks asks) {
   wrap_signal_handlers();
   prepare_quick_exit();
   started = true;
-  tell_early_escapes();
+  report_early_escapes();
   return State::kOn;
 }
 

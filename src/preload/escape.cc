@@ -58,15 +58,15 @@ void note_io_uring(const char* detail) {
   KeepErrno keep;
   socket::end_shared_memory();
   io_uring_made.store(detail);
-  if (has_started()) tell_early_escapes();
+  if (has_started()) report_early_escapes();
 }
 
 void note_left_by_handler() {
   left_by_handler = true;
-  if (has_started()) tell_early_escapes();
+  if (has_started()) report_early_escapes();
 }
 
-void tell_early_escapes() {
+void report_early_escapes() {
   if (left_by_handler.exchange(false))
     note_escape(-1, observe::Reason::kInHandler, "a socket or an epoll set of its own making is the kernel's");
   if (const char* const detail = io_uring_made.load()) note_escape(-1, observe::Reason::kEscapedIoUring, detail);

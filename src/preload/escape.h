@@ -33,6 +33,6 @@ void note_io_uring(const char* detail);
 /// A handler has made a socket or an epoll set before the decision: it is the kernel's.
 void note_left_by_handler();
 /// Reports what was seen before there was a place to report it.
-void tell_early_escapes();
+void report_early_escapes();
 
 }  // namespace bypass::preload

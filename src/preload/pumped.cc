@@ -202,7 +202,7 @@ void for_inherited(Visit visit) {
 void pump_number(Entry entry) {
   if (!socket::is_pumpable(*entry.file())) return;
   const char* const problem = runtime::begin_pumping(*entry.file());
-  if (problem != nullptr) runtime::tell_unpumped(problem);
+  if (problem != nullptr) runtime::report_unpumped(problem);
 }
 
 }  // namespace

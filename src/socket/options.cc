@@ -73,7 +73,7 @@ bool bounds_buffers(int level, int name) {
 }
 
 long refuse(int fd, int level, int name) {
-  tell_option(fd, level, name);
+  report_option(fd, level, name);
   return failure(Refusal::kNoOption);
 }
 
@@ -96,7 +96,7 @@ void note_kind(Socket& socket, int fd, int level, int name, std::span<const std:
   const OptionKind what = option_kind(socket.kind, level, name);
   const bool kept = what == OptionKind::kKernels && !turns_off(value);
   if (!kept && !is_refused(socket, level, name, value)) return;
-  if (is_decided(socket)) return tell_option(fd, level, name);
+  if (is_decided(socket)) return report_option(fd, level, name);
   socket.set(kForceKernel);
   socket.details->kernel_option = {level, name};
 }
@@ -140,7 +140,7 @@ long set_connection_option(Socket& socket, int fd, int level, int name, std::spa
   }
   const long r = set_in_kernel(socket, fd, level, name, value);
   if (r == 0 && option_kind(socket.kind, level, name) == OptionKind::kKernels && !turns_off(value))
-    tell_option(fd, level, name);
+    report_option(fd, level, name);
   return r;
 }
 
@@ -190,7 +190,7 @@ void KernelOptions::set(int fd) const {
   }
 }
 
-void tell_option(int fd, int level, int name) {
+void report_option(int fd, int level, int name) {
   std::array<char, 64> text{};
   const OptionName* const known = find_option_name(level, name);
   if (known != nullptr)
@@ -200,8 +200,8 @@ void tell_option(int fd, int level, int name) {
   policy.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), text.data());
 }
 
-void tell_kernel_option(const Socket& socket, int fd) {
-  tell_option(fd, socket.details->kernel_option.level, socket.details->kernel_option.name);
+void report_kernel_option(const Socket& socket, int fd) {
+  report_option(fd, socket.details->kernel_option.level, socket.details->kernel_option.name);
 }
 
 long set_option(File& file, int fd, int level, int name, const void* value, socklen_t length) {

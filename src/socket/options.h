@@ -54,9 +54,9 @@ class KernelOptions {
 };
 
 /// For `bypass why`: the option was set, and the stack has not built it (option_kinds.h).
-void tell_option(int fd, int level, int name);
+void report_option(int fd, int level, int name);
 /// The same for the option because of which the socket was left to the kernel.
-void tell_kernel_option(const Socket& socket, int fd);
+void report_kernel_option(const Socket& socket, int fd);
 
 /// TCP_INFO.
 long get_tcp_info(Socket& socket, std::span<std::byte> out);

@@ -28,7 +28,7 @@ const runtime::Config& configuration() {
 }
 
 /// Tells why a run directory is refused. It is not searched then.
-void tell_run_dir_problem() {
+void report_run_dir_problem() {
   for (const runtime::ConfigProblem& problem : configuration().problems)
     if (problem.name == "BYPASS_RUN_DIR" || problem.name == "run_dir")
       fmt::print(stderr, "bypass: {}\n", problem.message());
@@ -114,7 +114,7 @@ observe::Listing read_processes(int pid) {
 
 observe::Listing find_processes(int pid) {
   observe::Listing all = read_processes(pid);
-  tell_run_dir_problem();
+  report_run_dir_problem();
   for (const std::string& problem : all.problems) fmt::print(stderr, "bypass: {}\n", problem);
   if (all.processes.empty()) pid != 0 ? explain_pid(pid) : explain_none(run_dirs());
   return all;

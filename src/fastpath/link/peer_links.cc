@@ -67,7 +67,7 @@ bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   if (theirs == nullptr) return roce || shm;
   const std::uint8_t said = note_of(*theirs);
   const bool near = (said & kHasOurs) != 0;
-  if (shm && (said & kHasShm) != 0 && !near) tell_place(tcb, theirs->tag);
+  if (shm && (said & kHasShm) != 0 && !near) report_elsewhere(tcb, theirs->tag);
   return (roce && (said & kHasRoce) != 0) || (shm && near);
 }
 
@@ -78,7 +78,7 @@ std::uint8_t PeerLinks::note_of(const SynOption& theirs) const {
   return note;
 }
 
-void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
+void PeerLinks::report_elsewhere(const Tcb& tcb, std::uint32_t tag) {
   if (config_.is_our_host(tag, table_.shared().tag))
     reports_.tell(Mover::kShm, tcb.path, tcb.path.remote, Reason::kElsewhere);
 }

@@ -78,7 +78,7 @@ class PeerLinks final : public Links {
   /// Whether this peer may be asked for links.
   [[nodiscard]] bool may_ask(const Path& path) const;
   /// Reports why no memory is shared with a peer of that tag. A peer on another host is not reported.
-  void tell_place(const tcp::Tcb& tcb, std::uint32_t tag);
+  void report_elsewhere(const tcp::Tcb& tcb, std::uint32_t tag);
   void look_for_lane(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void answer_offer(tcp::Tcb& tcb, Framed& framed);
   /// LinkTable::list(), which also reports a lack of lanes.

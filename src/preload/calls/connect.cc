@@ -32,11 +32,11 @@ class GivenName {
 
 // A name that the program receives: `ask(address, length)` gets it.
 template <typename Ask>
-long tell_after(sockaddr* address, socklen_t* length, Ask ask) {
+long receive_name(sockaddr* address, socklen_t* length, Ask ask) {
   sockaddr_storage name{};
   socklen_t bytes = sizeof name;
   const long result = ask(reinterpret_cast<sockaddr*>(&name), &bytes);
-  return result < 0 ? result : socket::tell_name(name, bytes, address, length);
+  return result < 0 ? result : socket::copy_name_out(name, bytes, address, length);
 }
 
 BYPASS_EXPORT(int, bind, (int fd, const sockaddr* address, socklen_t length)) {
@@ -113,7 +113,7 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
     adopt_unnamed(number, peer, flags);
   }
   if (number < 0 || address == nullptr) return number;
-  const long problem = socket::tell_name(name, bytes, address, length);
+  const long problem = socket::copy_name_out(name, bytes, address, length);
   if (problem == 0) return number;
   ::close(number);  // a connection that the caller cannot get ends, as in do_accept()
   errno = static_cast<int>(-problem);
@@ -192,7 +192,7 @@ BYPASS_EXPORT(int, getsockname, (int fd, sockaddr* address, socklen_t* length)) 
     return name_in_kernel(fd, address, length, real.getsockname);
   Use use(fd);
   if (!use) return name_in_kernel(fd, address, length, real.getsockname);
-  return static_cast<int>(use.finish(tell_after(
+  return static_cast<int>(use.finish(receive_name(
       address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::local_name(*use, fd, name, bytes); })));
 }
 
@@ -201,7 +201,7 @@ BYPASS_EXPORT(int, getpeername, (int fd, sockaddr* address, socklen_t* length)) 
     return name_in_kernel(fd, address, length, real.getpeername);
   Use use(fd);
   if (!use) return name_in_kernel(fd, address, length, real.getpeername);
-  return static_cast<int>(use.finish(tell_after(
+  return static_cast<int>(use.finish(receive_name(
       address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::peer_name(*use, fd, name, bytes); })));
 }
 

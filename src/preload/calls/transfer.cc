@@ -182,7 +182,7 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
   message.msg_iovlen = 1;
   const ssize_t result = receive_message(use, fd, message, flags);
   if (result < 0 || name == nullptr) return result;
-  const long problem = socket::tell_name(there, message.msg_namelen, name, name_length);
+  const long problem = socket::copy_name_out(there, message.msg_namelen, name, name_length);
   return problem == 0 ? result : refused(problem);
 }
 

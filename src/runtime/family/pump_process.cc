@@ -244,7 +244,7 @@ const char* begin_pumping(socket::File& file) {
   return problem;
 }
 
-void tell_unpumped(const char* problem) {
+void report_unpumped(const char* problem) {
   BYPASS_LOG_INFO("a connection is not pumped: %s", problem);
 }
 

@@ -24,7 +24,7 @@ struct Process;
 [[nodiscard]] const char* begin_pumping(socket::File& file);
 
 /// Logs that a connection is not pumped, and why.
-void tell_unpumped(const char* problem);
+void report_unpumped(const char* problem);
 
 /// Called before rights are given up. It has all connections of the process pumped by `pump_numbers`, if the process
 /// has nothing else on the wire. Returns whether the progress thread ran, and was ended for this.

@@ -86,7 +86,7 @@ std::vector<CounterInfo> counter_table() {
 }
 
 /// Tells that another run directory is used. Anybody may make /dev/shm/bypass-UID before the user with that UID does.
-void tell_other_run_dir(const std::string& used, LogLevel level) {
+void report_other_run_dir(const std::string& used, LogLevel level) {
   const std::string whose = run_dir_problem();
   if (whose.empty()) return;
   const std::string text = whose + ": " + used + " is used";
@@ -109,7 +109,7 @@ bool create_region(const Config& config) {
   std::string problem;
   const LogLevel level = config.asks_for_nothing() ? LogLevel::kInfo : LogLevel::kWarn;
   if (g_region->create(start, problem)) {
-    if (config.run_dir.empty()) tell_other_run_dir(start.run_dir, level);
+    if (config.run_dir.empty()) report_other_run_dir(start.run_dir, level);
     return true;
   }
   if (config.run_dir.empty()) {
@@ -129,7 +129,7 @@ bool create_region(const Config& config) {
   return false;
 }
 
-void tell_unbuilt(const Config& config) {
+void report_unbuilt(const Config& config) {
   if (!config.ok()) return;  // every socket is the kernel's, and an address that did not parse cannot be looked at
   const auto is_v6 = [](const Prefix& prefix) { return !prefix.address.is_v4(); };
   const auto asks = [&](const PortConfig& port) {
@@ -167,7 +167,7 @@ const Config& configuration() {
   const bool has_region = create_region(*config);
   g_config = config;
   for (const ConfigProblem& problem : config->problems) report_problem(Reason::kConfigProblem, problem.message());
-  tell_unbuilt(*config);
+  report_unbuilt(*config);
   if (!config->ok() || !has_region) end_if_strict();
   return *config;
 }

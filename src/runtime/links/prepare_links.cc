@@ -39,14 +39,14 @@ void note_link(const fastpath::PeerLink& link) {
 }
 
 /// Where there can be no links, a connection only has the reason noted for `bypass why`.
-void tell_no_links(void*, const tcp::Tcb& tcb) {
+void report_no_links(void*, const tcp::Tcb& tcb) {
   constexpr auto kWhy = fastpath::Reason::kNotHere;
   const std::uint16_t port = tcb.path.port;
   for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm})
     if (g_process->told.add({{}, port, mover, kWhy})) note_link(fastpath::refused_link(mover, {}, port, kWhy));
 }
 
-constexpr Hooks kNoLinks{.plain = tell_no_links};
+constexpr Hooks kNoLinks{.plain = report_no_links};
 
 }  // namespace
 

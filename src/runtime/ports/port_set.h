@@ -140,7 +140,7 @@ class PortSet {
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
   void open_or_follow(socket::Shard& shard);
   bool call_driver(socket::Shard& shard);
-  void tell_loss() const;
+  void report_loss() const;
   static bool is_refused(socket::Shard& shard);
   static bool somebody_may_open(socket::Shard& shard);
   static bool is_missed(socket::Shard& shard);

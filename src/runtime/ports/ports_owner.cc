@@ -79,7 +79,7 @@ bool PortSet::somebody_may_open(socket::Shard& shard) {
 }
 
 // Connections and listeners get no answer any more, and no other process of the family reports it.
-void PortSet::tell_loss() const {
+void PortSet::report_loss() const {
   const std::string text = "the process that had the wire has ended, and this one cannot open it: " + refused_;
   BYPASS_LOG_ERROR("%s", text.c_str());
   socket::policy.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
@@ -191,7 +191,7 @@ bool PortSet::is_missed(socket::Shard& shard) {
 void PortSet::take_over(socket::Shard& shard) {
   const bool opened = open_all(shard);
   if (opened) BYPASS_LOG_INFO("took the ports over");
-  if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
+  if (!opened && !loss_told_ && !shard.family().somebody_may_own()) report_loss();
   loss_told_ = !opened;
 }
 

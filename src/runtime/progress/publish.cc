@@ -76,7 +76,7 @@ void do_drill(Process& p) {
 }
 
 /// Tells that the family's memory ran short. Only the process with the family's ports tells it.
-void tell_shortage(Process& p) {
+void report_shortage(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
   const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory + counters.drop_no_memory;
   if (shortages == std::exchange(p.shortages_told, shortages)) [[likely]]
@@ -87,7 +87,7 @@ void tell_shortage(Process& p) {
 }
 
 /// Tells that a listener's SYN queue has been full since the last look.
-void tell_flood(Process& p) {
+void report_flood(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
   const std::uint64_t cookies = counters.tcp_cookies_out + counters.drop_tcp_syn_queue;
   if (cookies == std::exchange(p.cookies_told, cookies)) [[likely]]
@@ -99,7 +99,7 @@ void tell_flood(Process& p) {
 }
 
 /// Tells, once for each port, which other host has our address. Its user has to give one of the two another address.
-void tell_conflict(Process& p, std::size_t port) {
+void report_conflict(Process& p, std::size_t port) {
   AddressConflict conflict;
   {
     socket::Guard guard(p.shard);
@@ -114,12 +114,12 @@ void tell_conflict(Process& p, std::size_t port) {
   p.region.why(observe::Reason::kAddressConflict, -1, 0, {conflict.address, 0}, text.c_str());
 }
 
-void tell_conflicts(Process& p) {
+void report_conflicts(Process& p) {
   const std::uint64_t conflicts = p.shard.stack().counters().drop_arp_conflict;
   if (conflicts == std::exchange(p.conflicts_seen, conflicts)) [[likely]]
     return;
   for (std::size_t port = 0; port < p.ports.entries().size(); port++)
-    if (p.ports.entries()[port].port != nullptr && !p.conflicts_told[port]) tell_conflict(p, port);
+    if (p.ports.entries()[port].port != nullptr && !p.conflicts_told[port]) report_conflict(p, port);
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ Duration publish(void* process_pointer) {
   do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
-  if (!following) tell_shortage(p), tell_conflicts(p), tell_flood(p);
+  if (!following) report_shortage(p), report_conflicts(p), report_flood(p);
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They belong to the
   // family, so only one process shows them.
   const StackCounters& counters = p.shard.stack().counters();

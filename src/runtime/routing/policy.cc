@@ -79,7 +79,7 @@ socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, con
 
 /// Warns that another process has the port, as soon as the program binds an address of that port. Else a process that
 /// has no relative with the port would learn it only when it opens the port, from a call that fails.
-void tell_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protocol, const Endpoint& address) {
+void report_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protocol, const Endpoint& address) {
   const bool is_tried = p.ports.opened() || p.ports.failed() || PortSet::owner_lives(p.shard) || PortSet::lent(p.shard);
   if (is_tried || index >= p.config.ports.size() || socket::is_in_handler() || p.told_in_use.exchange(true)) return;
   const PortConfig& port = p.config.ports[index];
@@ -100,7 +100,7 @@ socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   hear_kernel();
   const Verdict verdict = g_process->decider.listen(proto_of(type), *endpoint);
   if (verdict.action == RuleAction::kBypass && !endpoint->address.is_any())
-    tell_if_in_use(*g_process, verdict.port, fd, number_of(type), *endpoint);
+    report_if_in_use(*g_process, verdict.port, fd, number_of(type), *endpoint);
   const auto decision = act_on(verdict, fd, number_of(type), *endpoint, false);
   if (decision == socket::Decision::kBypass) g_process->progress.start();
   return decision;

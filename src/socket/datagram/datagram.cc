@@ -23,7 +23,7 @@ namespace {
 /// net.core.rmem_default: the queue limit of a socket whose program has set none.
 constexpr std::uint32_t kReceiveBytes = 212992;
 
-void tell_why(int fd, observe::Reason reason, const char* detail) {
+void report_why(int fd, observe::Reason reason, const char* detail) {
   policy.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
@@ -154,7 +154,7 @@ bool ensure_binding(Socket& socket, int fd) {
     reason = observe::Reason::kAddressNotOurs;
   }
   Guard guard(shard());
-  if (!socket.has(kToldNoWire)) tell_why(fd, reason, "the bypass half of the datagram socket");
+  if (!socket.has(kToldNoWire)) report_why(fd, reason, "the bypass half of the datagram socket");
   socket.set(kToldNoWire);
   return false;
 }
@@ -172,12 +172,12 @@ long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t le
     socket.set(kBound);
   }
   if (socket.has(kV6Only) || !wants_bypass(fd, local, socket.domain)) return 0;
-  if (socket.has(kForceKernel)) return tell_kernel_option(socket, fd), 0;
+  if (socket.has(kForceKernel)) return report_kernel_option(socket, fd), 0;
   const bool own_address = !local.address.is_any();
   if (own_address) policy.open_wire();
   r = open_binding(socket, fd, local);
   if (r == 0 || own_address) return r;
-  tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the datagram socket");
+  report_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the datagram socket");
   return 0;
 }
 

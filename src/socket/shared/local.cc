@@ -250,7 +250,7 @@ void tell(int fd, bool client, observe::Reason reason, const char* detail) {
   policy.record_why_at(fd, static_cast<unsigned>(reason), address, detail);
 }
 
-void tell_refusal(int fd, bool client, const char* detail) {
+void report_refusal(int fd, bool client, const char* detail) {
   tell(fd, client, observe::Reason::kNoSharedMemory, detail);
 }
 
@@ -285,19 +285,19 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   LocalEnd& end = end_of(socket);
   if (!has_numbers_for_link(now)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "the process has too few descriptors left (RLIMIT_NOFILE, ulimit -n)");
+    return report_refusal(fd, end.client, "the process has too few descriptors left (RLIMIT_NOFILE, ulimit -n)");
   }
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "another process has the socket, too");
+    return report_refusal(fd, end.client, "another process has the socket, too");
   }
   if (has_peek_offset(fd)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "SO_PEEK_OFF is set");
+    return report_refusal(fd, end.client, "SO_PEEK_OFF is set");
   }
   if (is_bound_below_ring(fd)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "SO_SNDBUF or TCP_NOTSENT_LOWAT is small, and so is the peer's SO_RCVBUF");
+    return report_refusal(fd, end.client, "SO_SNDBUF or TCP_NOTSENT_LOWAT is small, and so is the peer's SO_RCVBUF");
   }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);
@@ -307,12 +307,12 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   if (!may_pass_messages()) {
     drop_local_link(*link);
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "the process may not call sendmsg() and recvmsg()");
+    return report_refusal(fd, end.client, "the process may not call sendmsg() and recvmsg()");
   }
   if (!local_policy.need_progress()) {
     drop_local_link(*link);
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "the kernel refuses the process a progress thread");
+    return report_refusal(fd, end.client, "the kernel refuses the process a progress thread");
   }
   link->tcp = fd;
   if (!end.client) take_timeouts(socket, fd);  // the listener's values, which only the kernel has had until now
@@ -326,7 +326,7 @@ void give_up_pairing(Socket& socket, LocalLink& link, shm::Refusal refusal, cons
   link.pairing.give_up(refusal);
   end.refusal = refusal;
   const bool again = refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
-  if (!again) tell_refusal(link.tcp, end.client, why);
+  if (!again) report_refusal(link.tcp, end.client, why);
   if (!again) local_counts.refused++;
   drop_local_link(link);
   end.stage = again ? Stage::kLooking : Stage::kOver;

@@ -23,17 +23,17 @@ std::uint32_t clamp_backlog(int backlog) {
   return static_cast<std::uint32_t>(backlog) > kMaxBacklog ? kMaxBacklog : static_cast<std::uint32_t>(backlog);
 }
 
-void tell_why(int fd, observe::Reason reason, const char* detail) {
+void report_why(int fd, observe::Reason reason, const char* detail) {
   policy.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
 Decision decide(const Socket& socket, int fd) {
   if (socket.has(kForceKernel)) {
-    tell_kernel_option(socket, fd);
+    report_kernel_option(socket, fd);
     return Decision::kKernel;
   }
   if (socket.has(kV6Only)) {  // no IPv4 peer may come in here, and there is no IPv6 wire yet
-    tell_why(fd, observe::Reason::kAfUnsupported, "IPV6_V6ONLY");
+    report_why(fd, observe::Reason::kAfUnsupported, "IPV6_V6ONLY");
     return Decision::kKernel;
   }
   SocketName name;
@@ -54,14 +54,14 @@ long listen_in_kernel(Socket& socket, int fd, int backlog) {
   return 0;
 }
 
-void tell_failure(int fd, Error error) {
+void report_failure(int fd, Error error) {
   switch (error) {
     case Error::kNoMemory:
-      return tell_why(fd, observe::Reason::kNoMemory, "the bypass half of the listener");
+      return report_why(fd, observe::Reason::kNoMemory, "the bypass half of the listener");
     case Error::kAddressInUse:  // the kernel has let it pass: by SO_REUSEPORT that one of them has given up since
-      return tell_why(fd, observe::Reason::kNotBuilt, "a second listener of one port");
+      return report_why(fd, observe::Reason::kNotBuilt, "a second listener of one port");
     default:
-      return tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the listener");
+      return report_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the listener");
   }
 }
 
@@ -82,7 +82,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
     return tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket, socket.has(kReusePort));
   });
   if (!made.ok()) {
-    tell_failure(fd, made.error());
+    report_failure(fd, made.error());
     if (!dual) return failure(is_taken(socket, local) ? Error::kAddressInUse : made.error());
     give_to_kernel(guard, socket);
     return 0;

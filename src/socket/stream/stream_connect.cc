@@ -108,7 +108,7 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
 
 Decision decide(Socket& socket, int fd, const sockaddr* address) {
   if (socket.has(kForceKernel)) {
-    tell_kernel_option(socket, fd);
+    report_kernel_option(socket, fd);
     return Decision::kKernel;
   }
   SocketName local;

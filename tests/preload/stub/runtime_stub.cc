@@ -77,7 +77,7 @@ RightsChange begin_change(const Standing&, PumpNumbers) {
 const char* begin_pumping(socket::File&) {
   return "no pump";
 }
-void tell_unpumped(const char*) {}
+void report_unpumped(const char*) {}
 void pump_before_exec(void (*)()) {}
 int fetch_pumped(socket::File&) {
   return -1;

@@ -32,7 +32,7 @@ Name name_of(const std::string& interface, const std::string& what) {
 }
 
 // Warns that another user has the name, or somebody unknown does. Such a claim refuses nobody.
-void tell_stranger(const std::string& interface, const std::string& what, const ClaimHolder& holder) {
+void report_stranger(const std::string& interface, const std::string& what, const ClaimHolder& holder) {
   const bool known = holder.is == ClaimHolder::Is::kThere;
   const std::string text = interface + ": " + (known ? "the user " + std::to_string(holder.user) : "somebody unknown") +
                            " has the name of the socket that claims " + what + "; another process may use it, too";
@@ -55,7 +55,7 @@ bool Claim::take(const std::string& interface, const std::string& what) {
     if (holder.is != ClaimHolder::Is::kGone) break;
   }
   if (holder.is != ClaimHolder::Is::kThere || (holder.user != 0 && holder.user != geteuid())) {
-    tell_stranger(interface, what, holder);
+    report_stranger(interface, what, holder);
     return true;
   }
   holder_ = holder.pid;
