@@ -22,7 +22,7 @@ def case(function):
 
 
 def asked(side, what, *pid):
-    """What `bypass` says of the one process of this side, or that of this number."""
+    """What `bypass` says about the only process of this side, or about the one with that number."""
     done = subprocess.run([os.path.join(BUILD, "bypass"), what, "--json", *map(str, pid)], env=side.environment("server", LD_PRELOAD=""),
                           capture_output=True, text=True)
     processes = json.loads(done.stdout)["processes"]
@@ -31,12 +31,12 @@ def asked(side, what, *pid):
 
 
 def until_end_of_input(script):
-    """`script`, then the word that it is done, then alive until its standard input ends."""
+    """`script`, then a word that says that it is done. Then the program lives until its standard input ends."""
     return f"import sys\n{script}\nprint('done', flush=True)\nsys.stdin.read()"
 
 
 class Asked:
-    """A program that has run `script` and is alive inside the block."""
+    """A program that has run `script` and lives inside the block."""
 
     def __init__(self, side, script, **variables):
         self.child = subprocess.Popen([PYTHON, "-c", until_end_of_input(script)], env=side.environment("server", **variables),
@@ -53,7 +53,7 @@ class Asked:
 
 
 def is_connected(path):
-    """Whether somebody is, to the Unix socket of that path: its accepted end has the path's name, too."""
+    """Whether a process is connected to the Unix socket of that path. The accepted end also has the path's name."""
     return any(line.split()[5] == "03" for line in open("/proc/net/unix") if line.rstrip().endswith(f" {path}"))
 
 
@@ -61,7 +61,7 @@ SOCKET = "import socket; s = socket.socket()"  # the import alone makes an epoll
 
 
 def problems():
-    """Variables, the reason that `bypass why` names, how the message begins."""
+    """Each case: variables, the reason that `bypass why` names, and how the message begins."""
     return [
         ({"BYPASS_MTU": "1"}, "config_problem", "BYPASS_MTU=1 (environment): "),
         ({"BYPASS_PROT": "x"}, "config_problem", "BYPASS_PROT=x (environment): "),
@@ -91,7 +91,7 @@ def first_socket_finds_problems_and_why_tells_them():
 
 @case
 def port_of_another_process_is_told_before_a_call_fails():
-    """Two that have no ancestor in common with a socket: when the second one binds, which succeeds, and not only in the
+    """Two processes that are not of one family. It is told when the second one binds, which succeeds, and not only in the
     call that opens the port."""
     bind = f"{SOCKET}; s.bind(('10.9.0.1', 0))"
     taken = {"vhost": "another process serves this path", "virtio": "another client is connected there"}
@@ -167,7 +167,7 @@ def memory_that_the_address_space_cannot_hold_is_refused():
 
 @case
 def late_failure_of_a_listeners_port_is_told():
-    """A bare listener's port is opened by the progress thread, after listen() has returned."""
+    """The progress thread opens the port of a bare listener, after listen() has returned."""
     with Side("bypass") as side:
         open(side.path("wire"), "w").close()  # a file that is no socket stands in the way
         port = free_port()
@@ -197,7 +197,7 @@ assert 'bypass-arena' in open('/proc/self/maps').read()"""
 
 @case
 def crash_inside_is_reported_then_the_programs_handler_runs():
-    """The port of a bare listener is opened by the progress thread; its memory is then taken from under the library."""
+    """The progress thread opens the port of a bare listener. Then its memory is taken away from the library."""
     script = f"""
 import ctypes, faulthandler
 faulthandler.enable()
@@ -223,8 +223,8 @@ s.accept()"""
 
 @case
 def handler_on_top_of_the_opening_does_not_wait_for_itself():
-    """While a call opens the ports, a timer's handler makes one that needs them: accept, with the signal's number, 14, as
-    descriptor."""
+    """While a call opens the ports, a timer's handler makes a call that needs them: accept, with the signal's number, 14,
+    as the descriptor."""
     script = f"""
 import ctypes, os, socket
 listener = socket.create_server(('0.0.0.0', {free_port()}))
@@ -245,7 +245,7 @@ print('opened')"""
 
 @case
 def huge_pages_that_are_not_there_are_told():
-    """How many ports are open is said when they have been tried, and of no port that fails then."""
+    """When all ports have been tried, the log says how many are open. It says nothing of a port that fails then."""
     if open("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read().strip() != "0":
         print("this machine has free huge pages: not shown")
         return
@@ -261,7 +261,8 @@ def huge_pages_that_are_not_there_are_told():
 
 @case
 def handler_that_ends_the_process_inside_the_lock_does_not_enter_the_stack():
-    """The arena's first pages hold the lock, the rest of it is taken away: the next socket faults with the lock held."""
+    """The arena's first pages, which hold the lock, stay. The other pages are taken away. So the next socket faults with
+    the lock held."""
     script = f"""{SOCKET}
 import ctypes
 libc = ctypes.CDLL(None)
@@ -278,7 +279,7 @@ socket.socket()"""
 
 @case
 def exit_waits_for_the_thread_that_delivers():
-    """Two threads end the process at once: the second must not end it under the first one's delivery."""
+    """Two threads end the process at once. The second must not end it while the first one delivers."""
     size = 3 << 20
     expected = f"{size} {hashlib.sha256(random.Random(3).randbytes(size)).hexdigest()}"
     script = """

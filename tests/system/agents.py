@@ -1,4 +1,4 @@
-"""Programs that do what a scenario tells them, call by call (peers/agent.py)."""
+"""Programs that run what a scenario tells them, call by call (peers/agent.py)."""
 import json
 import os
 import select
@@ -9,7 +9,7 @@ from harness import BUILD, HERE, Failure, check
 
 
 class Agent:
-    """A Python program of one side that does what it is told (peers/agent.py)."""
+    """A Python program of one side that runs what it is told (peers/agent.py)."""
 
     def __init__(self, side, role, under=(), **extra):
         self.side = side

@@ -1,4 +1,4 @@
-"""What is owed beyond the programs' own results: survival of the other end's death, idleness, system calls, exit,
+"""What is promised beyond the programs' own results: surviving the other end's death, idleness, system calls, exit,
 progress, bad configuration.   behaviour.py NAME...   (no name: lists them)"""
 import contextlib
 import hashlib
@@ -37,7 +37,7 @@ ROUNDS = 200 if LONG else 20
 
 
 def survive_kills(server_role):
-    """Kills the client under load, again and again; the server stays and serves the next."""
+    """Kills the client under load, again and again. The server stays and serves the next client."""
     with Side("bypass") as side:
         client_role, address = ends(side, server_role)
         server, port = echo_server(side, server_role, address)
@@ -62,7 +62,7 @@ else: os.execv(sys.executable, [sys.executable, __file__, str(listener.fileno())
 
 
 def tells_what_exec_hands_on(way):
-    """Of a listener on a port that an image inherits, `bypass why` tells in that image."""
+    """An image inherits a listener on a port. In that image `bypass why` tells of it."""
     with Side("bypass") as side:
         with open(side.path("hands_on.py"), "w") as file:
             file.write(HANDS_ON)
@@ -89,12 +89,12 @@ def vhost_client_killed(): survive_kills("client")
 
 
 def sent_again(side, child):
-    """How often a process has sent something again: that is how it notices a peer that does not answer."""
+    """How often a process has sent something again. By that it notices a peer that does not answer."""
     return sum(side.stat(child)["counters"].get(name, 0) for name in ("tcp_retransmits", "tcp_zero_window_probes"))
 
 
 def freeze(side, server, client):
-    """Stops the client; returns when the server, which is sending to it, has noticed."""
+    """Stops the client. Returns when the server, which is sending to it, has noticed."""
     before = sent_again(side, server)
     os.killpg(client.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20
@@ -105,7 +105,7 @@ def freeze(side, server, client):
 
 
 def survive_freezes(server_role):
-    """The client is stopped under load and killed as it is; the server stays and serves the next."""
+    """Stops the client under load and then kills it. The server stays and serves the next client."""
     with Side("bypass") as side:
         client_role, address = ends(side, server_role)
         port = free_port()
@@ -128,7 +128,7 @@ def vhost_client_frozen_and_killed(): survive_freezes("client")
 
 
 def goes_on(server_role):
-    """A peer that is stopped for a while finds its connection as it was."""
+    """A peer that was stopped for a while finds its connection unchanged."""
     with Side("bypass") as side:
         client_role, address = ends(side, server_role)
         port = free_port()
@@ -155,7 +155,7 @@ def frozen_vhost_peer_goes_on(): goes_on("client")
 
 
 def dead_link(client_role, how, user_timeout, **settings):
-    """The other end is killed and does not come back: the socket's call fails with ETIMEDOUT, when it should."""
+    """The other end is killed and does not come back. The socket's call fails with ETIMEDOUT, at the right time."""
     server_role = {"server": "client", "client": "server"}[client_role]
     with Side("bypass") as side:
         _, address = ends(side, server_role)
@@ -212,7 +212,7 @@ def vhost_exit_loses_nothing(): last_words_arrive("server")
 
 
 def answered_and_ended(side):
-    """What clients get whose server has ended with a part of the question unread."""
+    """What clients get from a server that ends with a part of the question unread."""
     got = []
     for how in ("return", "_exit", "return", "_exit"):
         port, fifo = free_port(), side.path(f"ended{len(got)}")
@@ -245,7 +245,7 @@ def exit_shows_nothing_to_other_threads():
 
 @case
 def progress_while_computing():
-    """A server that computes without a call answers SYNs and acknowledges all the same."""
+    """A server computes and makes no call. It still answers SYNs and acknowledges."""
     with Side("bypass") as side:
         port, flag = free_port(), side.path("flag")
         server = side.start_python("server", "busy_server.py", side.address, port, flag)
@@ -259,7 +259,7 @@ def progress_while_computing():
 
 
 def children_cpu():
-    """Seconds of CPU time, of all that have ended."""
+    """Seconds of CPU time of all children that have ended."""
     of = resource.getrusage(resource.RUSAGE_CHILDREN)
     return of.ru_utime + of.ru_stime
 
@@ -287,7 +287,8 @@ def million_ping_pongs_without_system_calls():
 
 @case
 def idle_ends_use_no_cpu():
-    """5 ms in 5 s, where a wake-up costs 0.15 ms. Beside a build one costs up to 0.8 ms: then they are what is counted."""
+    """At most 5 ms in 5 s, if a wake-up costs 0.15 ms. Beside a build a wake-up costs up to 0.8 ms. Then wake-ups are
+    counted."""
     with contextlib.ExitStack() as sides:
         pids, ends = {}, []
         for profile in ("balanced", "cpu"):
@@ -347,7 +348,7 @@ def bad_configuration_is_named_and_survived():
 
 @case
 def path_that_another_process_serves_is_in_use():
-    """`nginx -t` beside a running nginx, say: the error of bind() is the one that such programs know."""
+    """For example `nginx -t` beside a running nginx: bind() fails with the error that such programs know."""
     with Side("bypass") as side:
         port = free_port()
         echo_server(side, "server", side.address)
@@ -356,7 +357,8 @@ def path_that_another_process_serves_is_in_use():
 
 
 def serves_after(change, **options):
-    """A program that changes what it runs in has its sockets on the port, and the room that it would have without us."""
+    """A program changes its environment or its limits. It still has its sockets on the port, and as much room as without
+    the library."""
     with Side("bypass", **options) as side:
         port = free_port()
         server = side.start_python("server", "after_changes.py", change, side.address, port, until="ready")
@@ -418,7 +420,8 @@ def why_names_the_reason_of_a_kernel_socket():
 
 @case
 def installed_layout_works():
-    """What `cmake --install` makes runs by itself: the library finds its plugins, the command its processes."""
+    """The files that `cmake --install` makes work by themselves: the library finds its plugins, and the command finds its
+    processes."""
     with Side("bypass") as side:
         prefix = side.path("prefix")
         subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
@@ -439,7 +442,7 @@ def installed_layout_works():
 
 @case
 def killed_test_leaves_nothing():
-    """A case that is killed in its middle, as one that takes too long is: its guardian ends what it has started."""
+    """A case is killed in the middle, as one that takes too long is. Its guardian ends what it has started."""
     if os.geteuid() != 0:
         raise Skip("only root makes network namespaces")
     test = subprocess.Popen(["/usr/bin/python3", os.path.join(HERE, "programs.py"), "curl_and_wget_veth"],

@@ -20,7 +20,7 @@ def case(function):
 
 
 def start_by_run(side, role, script, *arguments, until):
-    """A script of peers/ by `bypass run`, which alone says where the wire is."""
+    """Runs a script of peers/ with `bypass run`. Only `bypass run` says where the wire is."""
     address = {"server": side.address, "client": side.client_address}[role]
     return side.start(role, BYPASS, "run", "--port", f"{side.kinds[role]}:{side.path('wire')}", "--addr", f"{address}/24",
                       "--run-dir", side.path("run"), "--strict", "--", "/usr/bin/python3", "-u",
@@ -66,7 +66,7 @@ def ss_shows_both_ends_of_what_run_started():
 
 @case
 def run_leaves_a_program_without_a_wire_to_itself():
-    """Settings that have no use here do not keep a program from its result; wrong ones do, before it begins."""
+    """Settings that have no use here do not change the program's result. Wrong settings end it before it begins."""
     with Side("kernel") as side:
         out = side.run("server", BYPASS, "run", "--config", side.path("empty.toml"), "/usr/bin/python3", "-c", "print('ran')")
         check(out == b"ran\n", out)
@@ -75,7 +75,8 @@ def run_leaves_a_program_without_a_wire_to_itself():
 
 @case
 def run_names_what_is_not_there():
-    """Before the program begins by `bypass run`; with the library alone the program runs, and is told on what."""
+    """`bypass run` says it before the program begins. With the library alone the program runs, and the log says on which
+    sockets."""
     with Side("bypass") as side:
         script = "import socket; socket.socket(); print('ran')"
         python = ["/usr/bin/python3", "-c", script]
@@ -114,7 +115,7 @@ def settings_without_effect_are_named():
 
 @case
 def a_run_directory_that_cannot_be_is_named():
-    """With and without a port; the program runs all the same, but where everything has to be as asked."""
+    """With and without a port. The program still runs, unless BYPASS_STRICT is on."""
     with Side("bypass") as side:
         folder = side.path("open")
         os.mkdir(folder)
@@ -132,7 +133,7 @@ def a_run_directory_that_cannot_be_is_named():
 
 @case
 def plugins_are_the_librarys_neighbours():
-    """Not what lies one folder above it, and beside it not what another user has put there, as he may in /tmp."""
+    """A plugin one folder above the library is not loaded. Neither is one beside it that another user owns, as in /tmp."""
     needs_root()
     with Side("bypass") as side:
         inner = side.path("inner")
@@ -160,7 +161,8 @@ def plugins_are_the_librarys_neighbours():
 
 @case
 def a_run_directory_that_somebody_else_has_is_another():
-    """As root, in a /dev/shm of its own: what the program says, and that the command finds it and tells the reason."""
+    """As root, in a /dev/shm of its own. The program says that it uses another directory. The command finds the program and
+    tells the reason."""
     needs_root()
     program = "import socket, sys; s = socket.socket(); print('made', flush=True); sys.stdin.read()"
     script = f"""
@@ -186,7 +188,8 @@ cat /run/said
 
 @case
 def a_run_directory_that_cannot_be_written_is_named():
-    """One's own and of mode 0700, on a file system that is read-only; with and without a port, and by the command."""
+    """The directory is the user's own with mode 0700, on a read-only file system. With and without a port, and by the
+    command."""
     needs_root()
     with Side("bypass") as side:
         folder = side.path("read-only")
@@ -210,7 +213,7 @@ def a_run_directory_that_cannot_be_written_is_named():
 
 @case
 def a_wire_that_nobody_serves_is_named():
-    """Nothing is wrong with it until somebody comes; a path may be another than was meant all the same."""
+    """The other end may still come, so nothing is wrong yet. But the user may have named a wrong path."""
     with Side("bypass") as side:
         wire = side.path("typo")
         script = f"import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('{side.address}', 1)); input()"
@@ -248,7 +251,7 @@ def a_familys_port_and_counters_are_one_processs():
 
 @case
 def a_familys_port_goes_to_a_process_that_waits_for_it():
-    """A master listens, forks and minds its workers; they may take a while until they accept."""
+    """A master listens, forks and watches its workers. It may take a while until they accept."""
     script = ("import os, signal, socket, sys, time\n"
               "began = time.monotonic()\n"
               "listener = socket.create_server(('0.0.0.0', int(sys.argv[1])))\n"
@@ -305,7 +308,7 @@ def ss_hides_and_lists_time_wait_as_ss_does():
 
 @case
 def a_program_that_writes_over_its_title_keeps_its_name():
-    """As setproctitle does: argv[0] lies where the title goes. Both what is shown and the rules go by the name."""
+    """As setproctitle does: the title is written where argv[0] lies. Both the display and the rules use the name."""
     script = ("import ctypes, errno, socket, signal\n"
               "name = ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'program_invocation_short_name').value\n"
               "ctypes.memset(name, ord('x'), 7)\n"

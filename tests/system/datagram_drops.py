@@ -1,4 +1,4 @@
-"""Datagram sockets that root's master has bound, and children that give root up and have inherited them.
+"""Datagram sockets that a root master has bound, inherited by children that give root's rights up.
 datagram_drops.py NAME...   (no name: lists them)"""
 import os
 import signal
@@ -25,14 +25,15 @@ class Master:
         return self.side.start_python("client", "asks_by_datagrams.py", self.side.address, self.port, count, until="asked")
 
     def await_link(self):
-        """A port that another process has opened may take a moment to meet its peer, and what is sent meanwhile is lost."""
+        """Waits until an answer comes. If another process has just opened the port, the link may not be up yet, and what is sent
+        meanwhile is lost."""
         self.side.python("client", "udp_echo.py", "client", self.side.address, self.port, 3, timeout=60)
 
     def check_answered(self, client):
         check(self.side.end(client, 60) == 0, self.side.output(client))
 
     def send_while_nobody_receives(self, count):
-        """They have come to the library when this returns."""
+        """When this returns, the datagrams have come to the library."""
         before = self.side.count("udp_in")
         client = self.ask(count)
         self.side.until(lambda: self.side.count("udp_in") >= before + count, "the datagrams have come")
@@ -41,7 +42,7 @@ class Master:
 
 @case("vhost", "veth")
 def workers_have_memory_of_their_own(side):
-    """Two share one, and a driver. What comes while none lives waits for the next one."""
+    """Two workers share one socket and one driver. Datagrams that come while no worker lives wait for the next worker."""
     master = Master(side, "pause", "works", "works", "works")
     master.make()
     master.await_link()
@@ -59,7 +60,7 @@ def workers_have_memory_of_their_own(side):
 
 @case("veth")
 def datagrams_wait_for_the_first_worker(side):
-    """What has come before it gives root up is neither lost nor doubled."""
+    """Datagrams that came before the worker gave root up are neither lost nor doubled."""
     master = Master(side, "pause", "works")
     early = master.send_while_nobody_receives(5)
     master.make()
@@ -69,7 +70,7 @@ def datagrams_wait_for_the_first_worker(side):
 
 @case("veth")
 def master_gives_root_up_for_another_user(side):
-    """Nobody of its family is left, and it keeps no way to the workers' memory."""
+    """The child is the only process of its family that is left. It has no way to the workers' memory."""
     master = Master(side, "leave", "works")
     master.make()
     side.wait_for(master.child, "left")
@@ -80,7 +81,7 @@ def master_gives_root_up_for_another_user(side):
 
 
 def check_masters(side, master):
-    """The master answers, by its own port."""
+    """The master answers, through its own port."""
     side.until(lambda: not drivers(side), "the port is the master's")
     master.await_link()
     master.check_answered(master.ask(20))
@@ -143,7 +144,7 @@ a IN A 192.0.2.7
 
 @case("vhost", "veth")
 def nsd_serves(side):
-    """It binds as root, gives root up and makes its servers then."""
+    """nsd binds as root, gives root's rights up, and then makes its servers."""
     if not os.path.exists("/usr/sbin/nsd"):
         raise Skip("nsd is not installed")
     port, folder = free_port(), side.path("nsd")

@@ -1,5 +1,5 @@
-"""Servers of root's whose workers give root up, on a port: the workers have memory of their own, which their port's driver
-serves, and root's is out of their reach.   drops.py NAME...   (no name: lists them)"""
+"""Servers of root on a port, whose workers give root's rights up. The workers then have memory of their own, which a driver
+serves, and cannot reach root's memory.   drops.py NAME...   (no name: lists them)"""
 import os
 import re
 import shutil
@@ -21,7 +21,7 @@ def kill_all(side, pids):
 
 
 def driver(side, nginx, but=None):
-    """The one that serves, once it does; another one than `but`."""
+    """Waits until a driver serves that is not `but`, and returns its pid."""
     def serving():
         return [pid for user, pid in drivers(side).items() if user != 0 and pid != but and arenas(pid)]
     # The kernel's list of children may miss one while another one ends (proc(5)).
@@ -30,7 +30,7 @@ def driver(side, nginx, but=None):
 
 
 def check_apart(side, nginx):
-    """What a worker can write to, no process with root's rights has mapped."""
+    """No process with root's rights maps memory that a worker can write to."""
     serves = driver(side, nginx)
     workers = nginx.workers()
     users = [*map(user_of, workers)]
@@ -67,7 +67,7 @@ def workers_leave_roots_memory(side):
 
 @case("vhost", "veth")
 def workers_of_a_reload_join(side):
-    """New workers come to the memory of the old ones, whose connections go on, and to listeners that are new."""
+    """New workers share the memory of the old ones and use the new listeners. The old workers' connections go on."""
     nginx = Nginx(side)
     first = arenas(driver(side, nginx))
     load = Load(nginx)
@@ -85,7 +85,7 @@ def workers_of_a_reload_join(side):
 
 @case("vhost", "veth")
 def all_workers_killed(side):
-    """The master makes others, which find the driver."""
+    """All workers are killed. The master makes new ones, which use the same driver."""
     nginx = Nginx(side)
     for _ in range(3):
         before = nginx.workers()
@@ -99,7 +99,7 @@ def all_workers_killed(side):
 
 @case("vhost", "veth")
 def master_killed(side):
-    """The workers serve on, by the driver; with the last of them all is gone."""
+    """After the master's death the workers go on serving through the driver. With the last worker, all processes end."""
     nginx = Nginx(side)
     workers, port = nginx.workers(), driver(side, nginx)
     os.kill(nginx.master, signal.SIGKILL)
@@ -114,7 +114,7 @@ def master_killed(side):
 
 @case("vhost", "veth")
 def driver_killed(side):
-    """Its first process, which has root's rights, makes another one. Connections go on."""
+    """The driver that serves is killed. Its keeper, which has root's rights, makes another one. Connections go on."""
     nginx = Nginx(side)
     killed = driver(side, nginx)
     load = Load(nginx)
@@ -128,7 +128,8 @@ def driver_killed(side):
 
 @case("vhost", "veth")
 def both_drivers_killed(side):
-    """The heir makes another at once, which has its own. The same workers serve on, and connections go on."""
+    """Both processes of the driver are killed. The heir makes a new driver at once, which has an heir of its own. The same
+    workers go on serving, and connections go on."""
     nginx = Nginx(side)
     workers = nginx.workers()
     for _ in range(2):
@@ -146,7 +147,7 @@ def both_drivers_killed(side):
 
 @case("veth")
 def heir_killed(side):
-    """The keeper makes another. One that has outlived the keeper ends with the family, too."""
+    """The heir is killed. The keeper makes another heir. An heir that has outlived its keeper also ends with the family."""
     nginx = Nginx(side)
     serves, killed = driver(side, nginx), heir(side)
     os.kill(killed, signal.SIGKILL)
@@ -160,7 +161,7 @@ def heir_killed(side):
 
 @case("vhost", "veth")
 def keeper_killed(side):
-    """When the family ends, the heir opens the port for nobody."""
+    """When the family ends, the heir ends, too, and does not open the port."""
     nginx = Nginx(side, environment={"BYPASS_LOG": "info", "BYPASS_LOG_FILE": side.path("said")})
 
     def drivers_made():
@@ -178,7 +179,7 @@ def keeper_killed(side):
 
 @case("veth")
 def all_that_drive_killed(side):
-    """Root's family has its port again once the last worker is gone, and lends it anew."""
+    """Root's family gets its port back when the last worker has ended, and lends it again."""
     nginx = Nginx(side)
     driver(side, nginx)
     before = nginx.workers()
@@ -193,8 +194,8 @@ def all_that_drive_killed(side):
 
 @case("vhost", "veth")
 def listener_waits_for_workers(side):
-    """Connections and requests that come while no worker lives wait for the next one, as long as the master has the listener.
-    When it has closed it, they are refused, and the driver ends."""
+    """While no worker lives, new connections wait for the next worker, as long as the master has the listener open. When the
+    master has closed the listener, they are refused, and the driver ends."""
     port = free_port()
 
     def tell(name):
@@ -229,7 +230,7 @@ def listener_waits_for_workers(side):
 
 @case("vhost", "veth")
 def listener_that_a_reload_closes(side):
-    """Workers of the new configuration, and the driver, live on; the address that nobody has open any more refuses."""
+    """After a reload the new workers and the driver go on. An address that no process has open any more refuses connections."""
     second = free_port()
     nginx = Nginx(side, options=f"; listen {side.address}:{second}")
 
@@ -254,7 +255,7 @@ def listener_that_a_reload_closes(side):
 
 @case("vhost", "veth")
 def one_process_drops_before_the_port_is_open(side):
-    """The port is opened with the rights that it takes, though the process has them no longer when it first waits."""
+    """The port is opened with the rights that it needs, although the process has given them up before its first wait."""
     port = free_port()
     server = side.start_python("server", "drops_and_serves.py", port, until="listening")
     side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
@@ -262,7 +263,7 @@ def one_process_drops_before_the_port_is_open(side):
 
 
 def serves_after(side, how, *options):
-    """Its first socket is made when it has given rights up."""
+    """The process makes its first socket after it has given rights up."""
     port = free_port()
     server = side.start_python("server", "drops_first.py", side.address, port, how, *options, until="listening")
     side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
@@ -272,18 +273,18 @@ def serves_after(side, how, *options):
 
 @case("veth", "shared_server")
 def first_socket_by_rights_that_are_permitted(side):
-    """seteuid(): what is put aside for a while opens the port."""
+    """seteuid() puts rights aside for a while. They still open the port."""
     serves_after(side, "os.seteuid(65534)")
 
 
 @case("veth")
 def first_socket_by_rights_that_are_not_effective(side):
-    """As squid -N does it, which keeps root's identity saved."""
+    """Gives rights up as squid -N does: the saved user stays root."""
     serves_after(side, "os.setresuid(65534, 65534, 0); effective(1 << CAP_NET_BIND_SERVICE)")
 
 
 def serves_beside_a_master(side, workers):
-    """Root's master has nothing on the port. A driver opens it when the worker needs it, and ends with the last worker."""
+    """Root's master has no socket on the port. A driver opens the port when a worker needs it, and ends with the last worker."""
     port, before = free_port(), 0
     master = side.start_python("server", "drops_first.py", side.address, port, "os.setgid(65534); os.setuid(65534)", workers)
     for number in range(workers):
@@ -306,13 +307,13 @@ def first_socket_of_a_worker(side):
 
 @case("veth", "shared_server")
 def first_socket_of_the_next_worker(side):
-    """Which finds the driver of the one before, or has another."""
+    """The next worker uses the driver of the worker before it, or has a driver of its own."""
     serves_beside_a_master(side, 2)
 
 
 @case("veth")
 def program_executed_after_the_drop(side):
-    """The driver that waits ends, and has not opened the port."""
+    """The worker executes another program. The driver that waits for the worker ends, and has not opened the port."""
     how = "os.setgid(65534); os.setuid(65534); print('drops', flush=True); os.execv('/bin/sleep', ['sleep', '60'])"
     master = side.start_python("server", "drops_first.py", side.address, free_port(), how, 1, until="drops")
     executed = side.until(lambda: processes_named(side, "sleep"), "the program runs")
@@ -321,7 +322,7 @@ def program_executed_after_the_drop(side):
 
 
 def start_family(side, port, *children, until, listens=False, under=()):
-    """Of a root master, under a tracer: drops_in_turn.py says what they do."""
+    """Workers of a root master, under a tracer. peers/drops_in_turn.py says what they do."""
     os.chmod(side.dir, 0o755)
     script = os.path.join(HERE, "peers", "drops_in_turn.py")
     return side.start("server", *under, "/usr/bin/python3", "-u", script, side.address, port, side.dir, int(listens), *children, until=until)
@@ -329,7 +330,7 @@ def start_family(side, port, *children, until, listens=False, under=()):
 
 @case("vhost", "veth")
 def helper_of_another_user_comes_first(side):
-    """It has nothing on the port, and does not take the place of the workers, whose user is another."""
+    """A helper of another user has no socket on the port. It must not take the workers' place."""
     port = free_port()
     start_family(side, port, "listener.close(); drop(1)", "drop(65534)|serve(listener)", listens=True, until="ready 2")
     open(side.path("go"), "w").close()
@@ -341,7 +342,8 @@ def helper_of_another_user_comes_first(side):
 
 @case("vhost", "veth")
 def first_worker_killed_while_it_moves(side):
-    """The next one makes the memory again that the first has filled, and not made ready."""
+    """The first worker is killed after it has filled the shared memory and before it has made it ready. The next worker makes
+    that memory again."""
     if shutil.which("strace") is None:
         raise Skip("no strace")
     port = free_port()
@@ -360,7 +362,8 @@ def keepers(side):
 
 @case("veth")
 def each_worker_calls_its_own_driver(side):
-    """The one that another worker has made since, and that has ended with it, is not waited for."""
+    """Another worker's driver was made later and has ended with that worker. The first worker calls its own driver, and does
+    not wait for the other."""
     port = free_port()
     start_family(side, port, "drop(65534)|serve()", "drop(65534)|os._exit(0)", until="ready 2")
     side.until(lambda: len(keepers(side)) == 2, "two drivers wait")
@@ -373,7 +376,7 @@ def each_worker_calls_its_own_driver(side):
 
 @case("veth")
 def no_memory_for_what_a_worker_shares(side):
-    """It has no descriptor of memory that others of its user may share, and no driver waits for it."""
+    """The process has no descriptor of memory that others of its user may share, and no driver waits for it."""
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))"
     master = start_family(side, free_port(), f"{limit}; drop(65534); print('worker', os.getpid(), flush=True)", until="ready 1")
     worker = int(re.search(r"worker (\d+)", side.output(master))[1])
@@ -385,7 +388,7 @@ def no_memory_for_what_a_worker_shares(side):
 
 @case("veth")
 def address_of_a_listener_that_has_ended(side):
-    """It is free at once, though the driver has known of it."""
+    """The address is free at once, although the driver had a reference to the socket."""
     how = "os.setgid(65534); os.setuid(65534)\nfor _ in range(20): socket.create_server((address, port)).close()"
     port = free_port()
     side.start_python("server", "drops_first.py", side.address, port, how, 1, until="listening")

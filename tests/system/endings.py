@@ -1,14 +1,15 @@
-"""Every way in which a connection can end, at every moment of its move to another carrier and back: what the two programs
-read, and what poll(), send() and SO_ERROR say, is what the kernel's connection gives.
+"""Every way in which a connection can end, at every moment of its move to another carrier and back. What the two programs
+read, and what poll(), send() and SO_ERROR say, must be what a connection of the kernel gives.
 
 Each run is drawn from a seed: what both ends do in turn (peers/endings.cc), how one of them ends, and what the other one
-finds. BYPASS_TEST_SEED=n, or n-m, replays some; BYPASS_TEST_LONG=1 makes 1,000 of each case.
+finds. BYPASS_TEST_SEED=n, or n-m, replays some runs. BYPASS_TEST_LONG=1 makes 1,000 of each case.
 
-What the kernel gives can depend on when an acknowledgement comes. So a run counts as the kernel's that gives what one of
-several kernel runs does: as it is drawn; with TCP_NODELAY, as where each acknowledgement comes in time; and with
-TCP_QUICKACK off before each send, as where each is held back for a program that answers. (What MSG_MORE holds back goes
-with an acknowledgement, or with any segment that the kernel looks at for longer: no run of these, but local_held.py.)
-What TCP_CORK holds back goes 200 ms later, on a busy machine in the middle of a run; that run is made again."""
+What the kernel gives can depend on when an acknowledgement comes. So each run is compared with several kernel runs, and
+must give what one of them gives. One is as drawn. One has TCP_NODELAY, as if each acknowledgement came in time. One has
+TCP_QUICKACK off before each send, as if each acknowledgement were held back for a program that answers. (Bytes that
+MSG_MORE holds back leave with an acknowledgement, or with any segment that the kernel looks at for longer. None of these
+runs shows that; local_held.py does.) Bytes that TCP_CORK holds back leave 200 ms later, on a busy machine in the middle
+of a run. Such a run is made again."""
 import os
 import random
 import select
@@ -74,8 +75,8 @@ class End:
 
 
 class Plan:
-    """What a seed stands for. `far`: what one end does reaches the other a moment later. So there are no runs whose result
-    says what had come by then, and none of a death, of which a wire tells nobody."""
+    """What a seed stands for. `far`: what one end does reaches the other a moment later. So such runs do not look at what
+    has come by then. They have no deaths either, because a wire tells nobody of a death."""
 
     def __init__(self, seed, warmest, far=False):
         r = self.random = random.Random(seed)
@@ -112,8 +113,8 @@ class Plan:
         self.steps.append((who, what))
 
     def looks_after(self, way):
-        """Over a wire nobody answers for a process that has ended: 50 ms later its peer is sent a reset, where the kernel
-        answers what the peer writes (docs/fork.md). It comes before the process is gone."""
+        """Over a wire no process answers for one that has ended. Its peer is sent a reset 50 ms later. The kernel instead
+        answers what the peer writes (docs/fork.md). The reset comes before the process is gone."""
         gone = self.far and way in GONE
         return [each for each in self.after if not (gone and each.startswith(("poll", "error")))]
 
@@ -126,7 +127,7 @@ class Plan:
 
 
 class LateEnd(End):
-    """One whose sends find acknowledgements late on both sides. A socket leaves that mode by itself."""
+    """An end on which acknowledgements come late, on both sides. A socket leaves that mode by itself."""
 
     def __call__(self, words):
         if words.startswith("send"):
@@ -137,7 +138,7 @@ class LateEnd(End):
 
 
 def prepare(ends, plan, no_delay):
-    """A connection, and what brings it to where its carrier changes."""
+    """Makes a connection, and brings it to the point where its carrier changes."""
     for end in ends:
         end.start()
     port = ends[1]("listen")
@@ -151,7 +152,7 @@ def prepare(ends, plan, no_delay):
 
 
 def run(ends, plan):
-    """What the looks of both ends have found, in order."""
+    """Returns what both ends found each time they looked, in order."""
     for who, what in plan.steps:
         if plan.far and what.startswith(("recv", "peek")):
             await_bytes(ends, plan, who)
@@ -178,7 +179,7 @@ def run(ends, plan):
 
 
 def await_bytes(ends, plan, who):
-    """Until all that the other one has written by now is there."""
+    """Waits until all bytes that the other end has written by now are there."""
     sent = int(ends[1 - who]("written"))
     ends[who](f"await {sent}")
 
@@ -222,7 +223,7 @@ class Pair:
 
 
 def differ(seeds, make, warmest, far):
-    """The seeds whose runs give what the kernel's do not."""
+    """The seeds whose runs give another result than the kernel's."""
     wrong = []
     with Side("kernel") as kernel, make() as side:
         kernel.extra = {}

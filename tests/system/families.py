@@ -1,5 +1,5 @@
-"""Programs that fork and share sockets between their processes: what their workers' deaths, reloads and takeovers of
-the wire cost, compared with the same run on the kernel's sockets.   families.py NAME...   (no name: lists them)"""
+"""Programs that fork and share sockets between their processes. Each case compares what a worker's death, a reload or a
+takeover of the wire costs with the same run on the kernel's sockets.   families.py NAME...   (no name: lists them)"""
 import contextlib
 import glob
 import json
@@ -46,7 +46,7 @@ http {{
 
 
 class Nginx:
-    """A daemon: master and two workers, which are another user's when we are root."""
+    """nginx as a daemon: a master and two workers. If the test runs as root, the workers run as another user."""
 
     def __init__(self, side, options="", environment=None):
         self.side, self.port, self.environment = side, free_port(), environment or {}
@@ -67,7 +67,7 @@ class Nginx:
         return children_of(self.master)
 
     def wait_for_new_workers(self, before):
-        """Two workers, none of them one of `before`."""
+        """Waits for two workers that are not in `before`."""
         self.side.until(lambda: len(self.workers()) == 2 and not set(before) & set(self.workers()), "two new workers, no old one")
 
     def curl(self, name):
@@ -78,7 +78,7 @@ class Nginx:
         return open(self.side.path("error.log"), errors="replace").read()
 
     def quit(self):
-        """All processes end, and leave nothing of the wire behind."""
+        """Ends all processes, and checks that they leave no file of the wire behind."""
         self.command("-s", "quit")
         self.side.until(lambda: not alive(self.master), "nginx ends")
         self.side.until(lambda: not self.side.inhabitants(), "all processes have ended")
@@ -89,7 +89,7 @@ class Nginx:
 
 
 class Load:
-    """http_load.py in the background."""
+    """Runs peers/http_load.py in the background."""
 
     def __init__(self, nginx, connections=16, workers=2):
         side = self.side = nginx.side
@@ -137,7 +137,7 @@ def nginx_worker_killed(side):
 
 @scenario("vhost", "virtio", "verbs")
 def nginx_listener_for_each_worker(side):
-    """SO_REUSEPORT: new connections are spread over both, also while one is down and when it is back."""
+    """SO_REUSEPORT: new connections are spread over both processes. This also holds after one has ended and come back."""
     nginx = Nginx(side, options=" reuseport")
     for seed in range(10 if LONG else 2):
         load = Load(nginx)
@@ -153,7 +153,7 @@ def nginx_listener_for_each_worker(side):
 
 @scenario("vhost", "virtio", "veth", "verbs")
 def nginx_reload(side):
-    """No request fails; a connection that stays idle ends."""
+    """No request fails. A connection that stays idle ends."""
     nginx = Nginx(side)
     load = Load(nginx)
     for _ in range(10 if LONG else 3):
@@ -194,7 +194,7 @@ def python_process_pool(side):
 
 @scenario("vhost", "virtio")
 def python_forking_server(side):
-    """A child for each of 200 connections; no descriptor and no socket is left over."""
+    """The server forks a child for each of 200 connections. No descriptor and no socket is left over."""
     server, port = forked_echo(side, "forking")
     ours = lambda: sorted(fd for fd in map(int, os.listdir(f"/proc/{server.pid}/fd")) if fd < 1000)  # libbypass's own lie above
     before, total = ours(), [echoed(side, port) for _ in range(4)]
@@ -208,7 +208,8 @@ def python_forking_server(side):
 @scenario("vhost", "veth", "rc")
 @leaves_nobody_to_ask
 def accepting_process_leaves_a_closed_connection(side):
-    """A peer that has not ended its own side hears nothing of it: the rest of the family has the stack."""
+    """The process that accepted a connection ends. A peer that has not ended its own side notices nothing: the rest of the
+    family has the stack."""
     port, go, left = free_port(), side.path("go"), side.path("left")
     for fifo in (go, left):
         os.mkfifo(fifo)
@@ -240,7 +241,7 @@ def python_daemon(side):
 # --- redis ---------------------------------------------------------------------------------------------------------
 
 class Redis:
-    """A redis-server whose commands also come by a socket of the kernel's, from a program without libbypass."""
+    """A redis-server that also takes commands from a kernel socket, sent by a program without libbypass."""
 
     def __init__(self, side, role, *options, dump=None, **environment):
         self.side, self.port, name = side, free_port(), f"redis-{role}-{side.serial}"
@@ -265,7 +266,7 @@ class Redis:
         return self.info("rdb_last_bgsave_status")
 
     def saver(self):
-        """The child that saves, made slow enough to be met."""
+        """The child that saves the data, slow enough that the test can find it."""
         self.ask("config", "set", "rdb-key-save-delay", 20000)
         self.ask("bgsave")
         self.side.until(lambda: len(children_of(self.child.pid)) == 1, "BGSAVE forks")
@@ -274,7 +275,7 @@ class Redis:
 
 @scenario("vhost", "virtio")
 def redis_saves_under_load(side):
-    """What a forked child saves is whole, its death is the server's only for a moment, and the clients see neither."""
+    """A forked child saves all data. Its death holds the server up only for a moment. The clients notice neither."""
     redis = Redis(side, "server", "--bind", side.address)
     load = side.start("client", "redis-benchmark", "-h", side.address, "-p", redis.port, "-r", 5000, "-c", 20, "-P", 4, "-t", "set,incr,sadd,hset", "-q", "-l")
     results = []
@@ -304,7 +305,8 @@ def redis_saves_under_load(side):
 
 @scenario("vhost", "virtio")
 def redis_replica(side):
-    """What a replica gets over the wire, through a file and through a pipe of the saving child's, also at the second try."""
+    """A replica gets all data over the wire, through a file and through a pipe from the saving child, also at the second
+    try."""
     master, results = Redis(side, "server", "--bind", side.address), []
     replica = Redis(side, "client", "--bind", "127.0.0.1")
     master.ask("debug", "populate", 20000, "key", 100)
@@ -332,7 +334,7 @@ def redis_replica(side):
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
 
 class Postgres:
-    """A cluster of its own, of an unprivileged user's, with a process for each connection."""
+    """A PostgreSQL cluster of its own, run by an unprivileged user, with a process for each connection."""
 
     def __init__(self, side):
         self.side, self.port, self.data = side, free_port(), side.path("data")
@@ -361,7 +363,7 @@ class Postgres:
         return self.side.run("client", *self.client("pgbench"), *options, "postgres", timeout=timeout).decode()
 
     def sums(self):
-        """The money of all accounts, tellers and branches, and what the history says: all the same."""
+        """The sums of all accounts, tellers, branches and of the history, which must be equal."""
         tables = ("pgbench_accounts", "abalance"), ("pgbench_tellers", "tbalance"), ("pgbench_branches", "bbalance"), ("pgbench_history", "delta")
         return set(self.ask("; ".join(f"select coalesce(sum({column}), 0) from {table}" for table, column in tables)).split())
 
@@ -377,7 +379,7 @@ class Postgres:
 
 @scenario("vhost", "veth")
 def postgresql(side):
-    """A process for each connection; one that is killed ends them all, and PostgreSQL begins anew."""
+    """Each connection has a process. When one is killed, PostgreSQL ends all of them and begins anew."""
     postgres = Postgres(side)
     postgres.bench("-i", "-q")
     results = re.findall(r"actually processed: (\S+)", postgres.bench("-n", "-c", 8, "-j", 2, "-t", 100))
@@ -399,7 +401,7 @@ def postgresql(side):
 
 @scenario("vhost", "virtio")
 def forks_beside_busy_threads(side):
-    """A program forks again and again while its threads use 64 connections; its children have connections of their own."""
+    """A program forks again and again while its threads use 64 connections. Its children have connections of their own."""
     port = free_port()
     side.start_python("client", "asyncio_echo.py", "server", side.client_address, port, until="ready")
     return side.run("server", os.path.join(BUILD, "bin", "forks"), side.client_address, port, 1000 if LONG else 100, timeout=600)
@@ -408,8 +410,8 @@ def forks_beside_busy_threads(side):
 @scenario("vhost", "virtio", "rc")
 @leaves_nobody_to_ask
 def handlers_run_while_children_end(side):
-    """What a handler closes in a process that is about to be gone, as apache's children do at a graceful restart, is closed
-    there alone."""
+    """A signal handler closes a socket in a process that is about to end, as apache's children do at a graceful restart. Other
+    processes keep the socket."""
     port = free_port()
     server = side.start("server", os.path.join(BUILD, "bin", "last_handlers"), side.address, port, 1000 if LONG else 300, until="ready", timeout=200)
     got = side.run("client", "/usr/bin/python3", "-c", f"import socket; print(socket.create_connection(('{side.address}', {port})).recv(100))")
@@ -420,7 +422,7 @@ def handlers_run_while_children_end(side):
 
 @scenario("vhost")
 def shell_in_the_background(side):
-    """A script's children, in the background and in pipes: each is a process of its own that takes its turn on the wire."""
+    """A script starts children in the background and in pipes. Each is a process of its own and takes its turn on the wire."""
     port = free_port()
     make_file(side.path("page"), 200_000)
     side.start("server", "/usr/bin/python3", "-u", "-m", "http.server", port, "--bind", side.address, until="Serving HTTP")
@@ -437,7 +439,7 @@ def shell_in_the_background(side):
 # --- the owner's death ---------------------------------------------------------------------------------------------
 
 def holders(side):
-    """The processes that hold the server's end of the wire: one, but for an instant around a fork."""
+    """The processes that have the server's end of the wire. There is one, except for an instant around a fork."""
     inside = side.inside("server") if hasattr(side, "inside") else []
     listed = subprocess.run([*inside, "ss", "-xanpH"], capture_output=True, text=True, check=True).stdout
     if inside:  # it is the one that has the listener's flow steered to it
@@ -454,8 +456,8 @@ def holders(side):
 
 @scenario("vhost", "virtio", "verbs", "rc", "shm", "shared_server")
 def owner_killed(side):
-    """Whoever holds the wire is killed, again and again; of the transfers, only the dead process's end, and one more for
-    each death in the middle of a change of the stack's."""
+    """The process that has the wire is killed, again and again. Only its transfers end. If it died in the middle of a change of
+    the stack, one more transfer may end."""
     port, stop, count = free_port(), side.path("stop"), 16
     server = side.start_python("server", "many_workers.py", side.address, port, 4)
     side.until(lambda: side.output(server).count("worker") == 4, "four workers")
@@ -463,7 +465,7 @@ def owner_killed(side):
     killed, rng = [], random.Random(1)
 
     def served():
-        """By which living process each connection is served."""
+        """The living process that serves each connection."""
         now, others = {}, 0
         for word, index, worker in re.findall(r"^(serves|lost) (\d+) (.*)$", side.output(client), re.M):
             others += word == "lost" and not (worker.isdigit() and int(worker) in killed)
@@ -472,7 +474,7 @@ def owner_killed(side):
         return {index: worker for index, worker in now.items() if worker not in [None, *killed]}
 
     def owner(living):
-        """None: nobody yet, or the dead one still."""
+        """The living process that has the wire. None: no process has it yet, or the dead one still counts."""
         held = holders(side)
         return held.pop() if len(held) == 1 and held <= set(living) else None
 
@@ -497,7 +499,8 @@ def owner_killed(side):
 @scenario("vhost", "virtio", "rc")
 @leaves_nobody_to_ask
 def executes_itself_beside_children(side):
-    """What it executes serves again, though children of what it was before live on, which have nothing open any more."""
+    """A process executes another program, which serves again. Children of the former program still live, with no socket
+    open."""
     port, client = free_port(), ("import socket, sys\n"
                                  "connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n"
                                  "connection.sendall(b'bytes')\nprint(connection.makefile().read())")
@@ -511,7 +514,7 @@ def executes_itself_beside_children(side):
 
 
 def follows(pid, owner):
-    """Whether a process watches another one's end: a follower does its owner's."""
+    """Whether a process watches for another one's end, as a follower does for the owner's."""
     watched = []
     for path in glob.glob(f"/proc/{pid}/fdinfo/*"):
         with contextlib.suppress(OSError):
@@ -546,8 +549,8 @@ def check_they_rest(children):
 
 
 def idle_when_the_owner(side, vanishes, needs):
-    """Children that have had a connection on the wire rest when its owner vanishes, who has nothing there, either; the
-    first that needs the wire again has it."""
+    """The owner of the wire vanishes, and no process has a socket there any more. The children that once had one do nothing.
+    The first that needs the wire again opens it."""
     port, again = free_port(), free_port()
     side.server = server = side.start_python("server", "vanishing_owner.py", side.address, port, side.client_address, again,
                                              until="ready")
@@ -598,7 +601,8 @@ def idle_when_the_owner_executes_another(side):
 
 @scenario("vhost", "virtio", "rc", "shm")
 def orphaned_writer(side):
-    """A writer ends at its fork, and its child once it has written the rest: nobody has the wire yet to deliver it with."""
+    """A writer ends right after its fork, and its child ends when it has written the rest. No process has opened the wire yet
+    that could deliver the bytes."""
     port, count = free_port(), 100 if LONG else 12
     server = side.start_python("server", "orphaned_writer.py", "server", side.address, port, until="ready")
     for number in range(count):

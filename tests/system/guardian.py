@@ -1,5 +1,5 @@
-"""Clears up after a test that was killed: a process of its own that hears of its end, whatever the cause, and of what it
-had made until then."""
+"""Clears up after a test that was killed. The guardian is a process of its own. It notices the end of the test, whatever the
+cause, and knows what the test had made until then."""
 import contextlib
 import os
 import shutil
@@ -11,7 +11,7 @@ pipe = None
 
 
 def start():
-    """From here on what is entrusted to it goes with this process."""
+    """From here on everything that is entrusted to the guardian goes when this process ends."""
     global pipe
     heard, pipe = os.pipe()
     if os.fork() != 0:
@@ -39,7 +39,7 @@ def entrust(kind, name):
 
 
 def inhabitants(folder):
-    """The processes whose working directory lies in a folder: those, too, that left their parent and session."""
+    """The processes whose working directory lies in a folder, including those that have left their parent and session."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,5 +1,5 @@
 """Runs programs on two sides, the kernel's loopback and libbypass over a vhost/virtio link, so that one
-scenario's results can be compared. Everything it makes lies in one temporary folder and goes with it."""
+scenario's results can be compared. Each file that it makes lies in one temporary folder, which it removes at the end."""
 import contextlib
 import json
 import os
@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def sanitizer_runtime():
-    """What has to be loaded before everything else, where the build has AddressSanitizer in it; else nothing."""
+    """The library that must be loaded before all others if the build uses AddressSanitizer. Otherwise empty."""
     cache = os.path.join(BUILD, "CMakeCache.txt")
     if not os.path.exists(cache) or "BYPASS_SANITIZE:STRING=address" not in open(cache).read():
         return ""
@@ -35,7 +35,7 @@ RUNTIME = sanitizer_runtime()
 
 
 def preload(library):
-    """The variables that load a library of ours into any program. What the program itself leaks is its own business."""
+    """The variables that load a library into any program. Leaks of the program itself are not reported."""
     if not RUNTIME:
         return {"LD_PRELOAD": library}
     return {"LD_PRELOAD": f"{RUNTIME}:{library}", "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
@@ -46,7 +46,7 @@ class Failure(Exception):
 
 
 class Skip(Exception):
-    """The machine has not what the case needs."""
+    """The machine does not have what the case needs."""
 
 
 def check(condition, text):
@@ -100,7 +100,7 @@ class Side:
             print(f"--- {self.title}: {' '.join(child.args)[:200]} (exit {child.poll()})\n{text}", file=sys.stderr)
 
     def show_hung(self, child):
-        """Where each thread of a program that does not end is, and what the library knows of its sockets."""
+        """Shows where each thread of a program that does not end is, and what the library knows of its sockets."""
         print(f"--- {self.title}: {child.args} does not end", file=sys.stderr)
         for thread in sorted(os.listdir(f"/proc/{child.pid}/task")):
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -117,7 +117,7 @@ class Side:
         return os.path.join(self.dir, name)
 
     def is_ours(self, role):
-        """Do this role's programs run under libbypass?"""
+        """Whether this role's programs run under libbypass."""
         return self.name != "kernel"
 
     def environment(self, role, **extra):
@@ -138,7 +138,7 @@ class Side:
         return env
 
     def start(self, role, *command, until=None, timeout=20, stdin=subprocess.DEVNULL, **extra):
-        """Starts a program in the background; `until` is a word its output must show first. stdin=subprocess.PIPE: the
+        """Starts a program in the background. Its output must show the word `until` first. stdin=subprocess.PIPE: the
         program's input does not end while the test runs."""
         self.serial += 1
         log = self.path(f"log{self.serial}")
@@ -165,7 +165,7 @@ class Side:
             time.sleep(0.01)
 
     def run(self, role, *command, timeout=60, stdin=None, expect=0, **extra):
-        """Runs a program to its end; returns its standard output."""
+        """Runs a program to its end, and returns its standard output."""
         child = subprocess.Popen([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir,
                                  stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE)
@@ -193,7 +193,7 @@ class Side:
         return self.start(role, "/usr/bin/python3", "-u", os.path.join(HERE, "peers", script), *arguments, **options)
 
     def wait_port(self, port, timeout=20):
-        """Until somebody listens at the server's port, as the client sees it."""
+        """Waits until a process listens at the server's port, as the client sees it."""
         self.python("client", "wait_port.py", self.address, port, timeout, timeout=timeout + 10)
 
     def kill(self, child, how=signal.SIGTERM):
@@ -209,27 +209,27 @@ class Side:
                 child.wait()
 
     def end(self, child, timeout=20):
-        """Waits for a background program's own end; returns its exit code."""
+        """Waits until a background program ends by itself, and returns its exit code."""
         try:
             return child.wait(timeout)
         except subprocess.TimeoutExpired:
             raise Failure(f"{child.args[0]} did not end within {timeout} s")
 
     def until(self, condition, what, timeout=20):
-        """Asks until the answer is not false; returns it."""
+        """Asks until the answer is not false, and returns it."""
         answer = self.soon(condition, timeout)
         check(answer, f"not within {timeout} s: {what}")
         return answer
 
     def soon(self, condition, timeout):
-        """Asks until the answer is not false, or the time is over; returns the last one."""
+        """Asks until the answer is not false or the time is over, and returns the last answer."""
         deadline = time.monotonic() + timeout
         while not (answer := condition()) and time.monotonic() < deadline:
             time.sleep(0.02)
         return answer
 
     def bypass(self, subcommand, child, command=os.path.join(BUILD, "bypass")):
-        """What `bypass SUBCOMMAND --json` says of one process."""
+        """What `bypass SUBCOMMAND --json` says about one process."""
         out = self.run("server", command, subcommand, "--json", child.pid, LD_PRELOAD="")
         return json.loads(out)["processes"][0]
 
@@ -237,12 +237,12 @@ class Side:
         return self.bypass("stat", child)
 
     def count(self, counter):
-        """A counter, over the programs that still run."""
+        """The sum of a counter over the programs that still run."""
         out = self.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="", expect=None)
         return sum(p["counters"].get(counter, 0) for p in json.loads(out or "{}").get("processes", []))
 
     def why(self, child=None, **environment):
-        """What `bypass why` says of one process, which has to be there, or of this side's."""
+        """What `bypass why` says about one process, which must be there, or about all of this side."""
         which, expect = ([], None) if child is None else ([child.pid], 0)
         return self.run("server", os.path.join(BUILD, "bypass"), "why", *which, LD_PRELOAD="", expect=expect, **environment).decode()
 
@@ -268,7 +268,7 @@ def alive(pid):
 
 
 def is_idle(child):
-    """Less than 25 ms of CPU time in a second."""
+    """Whether a process uses less than 25 ms of CPU time in a second."""
     def used_ms():
         fields = open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
@@ -278,7 +278,8 @@ def is_idle(child):
 
 
 def cpu_use(pid):
-    """Of all threads of a process, by the scheduler's own count: CPU time in milliseconds, and how often one was put on a CPU."""
+    """All threads of a process together, by the scheduler's own count: CPU time in milliseconds, and how often a thread was
+    put on a CPU."""
     nanoseconds, turns = 0, 0
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -295,9 +296,10 @@ def children_of(pid):
 
 
 def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True):
-    """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same.
-    `uses_fast_path`: of a side with one, some connection of what still runs has to. What leads there is made in the
-    background, and on a busy machine a short scenario may be over before; then it runs again, on a side of its own."""
+    """Runs a scenario on the kernel's sockets and on each of `sides`, which are functions that make a side. The results
+    must be the same. `uses_fast_path`: on a side with a fast path, some connection that still lives must use it. A
+    connection moves there in the background. On a busy machine a short scenario may be over before that. Then it runs
+    again, on a new side."""
     with kernel() as side:
         expected = scenario(side)
     for make in sides:
@@ -314,7 +316,8 @@ def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True
 
 
 def run_named(cases, verdict):
-    """The main program of a file of cases: runs those its arguments name; without arguments it lists them all."""
+    """The main program of a file of cases. It runs the cases that its arguments name. Without arguments it lists all of
+    them."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a case has made goes with it
     if len(sys.argv) < 2:
         print("\n".join(cases))
@@ -336,7 +339,7 @@ given_ports = set()
 
 
 def free_port(kind=socket.SOCK_STREAM):
-    """None that the kernel gives to connections of other tests meanwhile."""
+    """A port that the kernel does not give to connections of other tests meanwhile."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)  # below net.ipv4.ip_local_port_range
         if port in given_ports:
@@ -351,7 +354,7 @@ def free_port(kind=socket.SOCK_STREAM):
 
 
 def make_file(path, size, seed=1):
-    """A file of reproducible bytes; returns its SHA-256."""
+    """Makes a file of reproducible bytes, and returns its SHA-256."""
     import hashlib
     import random
     data = random.Random(seed).randbytes(size)
@@ -367,7 +370,7 @@ def sha256(path):
 
 
 def calls_between_marks(trace):
-    """Of strace(1), those between the marks of netbench."""
+    """The lines of strace(1)'s output between the marks of netbench."""
     inside, calls = False, []
     for line in open(trace, errors="replace"):
         if "/netbench-begin" in line:

@@ -56,8 +56,8 @@ def ended():
 
 
 def killed_in_the_middle(victim, rounds):
-    """One of both is killed while 16 connections carry bytes both ways; the other sees ends, and no byte that was not
-    sent or came twice; and what both had of memory is free."""
+    """One of two processes is killed while 16 connections carry bytes in both directions. The other sees the ends, and gets
+    no byte that was not sent or that came twice. Then all shared memory is free."""
     with Side("local") as side:
         survivor_role = "server" if victim == "client" else "client"
 
@@ -100,7 +100,7 @@ def server_killed():
 # --- Anything, in any order
 
 class Script:
-    """Random operations of two ends, which never wait: what each direction holds is known."""
+    """Random operations of two ends. None of them waits, so it is known what each direction holds."""
     MOST = 50_000  # bytes unread, so that the kernel's buffers take them, too
 
     def __init__(self, seed, moves_midway):
@@ -246,8 +246,8 @@ def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG
 
 @case
 def scribbled_memory():
-    """Random bytes over all that both share, at any time: the one who did it breaks its own connections; the other
-    process lives, and what it has with others goes on."""
+    """A process writes random bytes over the shared memory, at any time. It breaks its own connections. The other process
+    lives, and its connections to other processes go on."""
     needs_root()
     with Side("local") as side:
         server = Agent(side, "server")
@@ -283,7 +283,7 @@ def scribbled_memory():
 
 
 def scribble(pid, rng, whole):
-    """Over the indices and wake-up words of each segment of a process, or over all of it."""
+    """Overwrites the indices and wake-up words of each segment of a process, or the whole segments."""
     with open(f"/proc/{pid}/maps") as file:
         starts = [[int(n, 16) for n in line.split()[0].split("-")] for line in file if "bypass-connection" in line]
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
@@ -299,7 +299,7 @@ def scribble(pid, rng, whole):
 # --- A peer whose words come in any order
 
 class Frozen:
-    """One thread of a process stands still, as one that gets no processor."""
+    """Stops one thread of a process, as if it got no processor."""
     SEIZE, INTERRUPT, DETACH, ALL = 0x4206, 0x4207, 17, 0x40000000  # PTRACE_…, __WALL
 
     def __init__(self, pid, name):
@@ -322,8 +322,8 @@ class Frozen:
 
 
 def strangers(side):
-    """The agents of a script: a peer without the library, the honest end `s` of a connection to it that has not looked for
-    the other end yet, and the name at which they meet."""
+    """The agents of a script: a peer without the library; the honest end `s` of a connection to that peer, before it looks
+    for the other end; and the name at which they meet."""
     needs_root()
     peer, honest, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
     port, own = listener(marked), free_port()
@@ -339,7 +339,7 @@ def strangers(side):
 
 @contextlib.contextmanager
 def met():
-    """A side, with an end written by hand that has met an honest one in shared memory."""
+    """A side with a hand-written end that has met an honest end in shared memory."""
     with Side("local") as side:
         peer, honest, name = strangers(side)
         honest("""
@@ -358,8 +358,9 @@ def rest():
 
 
 def scripted(script, reads, expected, left=None):
-    """`script` is what the end `p` of a connection does while the other's progress thread, which would hear of each word
-    at once, stands still; then the other `reads`. `left`: what the script's end reads then, and what that may be."""
+    """The end `p` of a connection runs `script` while the other's progress thread is stopped, which would hear each message
+    at once. Then the other end runs `reads`. `left`: what the end of the script reads then, and which answers are
+    allowed."""
     for freezes in (True, False):
         with met() as (_, peer, honest):
             with Frozen(honest.pid, "bypass-progress") if freezes else contextlib.nullcontext():
@@ -394,7 +395,8 @@ def rest():
 
 @case
 def ends_of_a_writer_that_waits_for_room():
-    """What was accepted arrives, also where the kernel has no room for what lies in the ring, whatever ends the writer."""
+    """Bytes that a call accepted arrive, in whatever way the writer ends, even if the kernel has no room for the bytes in
+    the ring."""
     for room in (4096, 65536, None):
         for end in ("s.close()", "s.shutdown(socket.SHUT_WR)", "os._exit(0)", None):
             with Side("local") as side, pair(side) as (server, client):
@@ -414,7 +416,7 @@ def ends_of_a_writer_that_waits_for_room():
 
 @case
 def killed_with_bytes_of_both_unread():
-    """What the kernel has of one that is killed is read, and then it is told that the other way was reset."""
+    """An end is killed. The other reads what the kernel has of it, and then learns that the other direction was reset."""
     with Side("local") as side, pair(side) as (server, client):
         client(WRITER)
         server(READER)
@@ -430,27 +432,28 @@ IN_ALL = "t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.put(pattern(1000, 500
 
 @case
 def what_was_said_is_heard_before_the_kernel_is_read():
-    """CUT, a ring of bytes, RESUME and the same over the kernel with more, all before the reader looks."""
+    """CUT, bytes in the ring, RESUME, and the same bytes and more over the kernel, all before the reader looks."""
     scripted(IN_ALL, "take(s, 10000)", "pattern(0, 10000)")
 
 
 @case
 def what_was_said_before_a_close_is_heard():
-    """The end of a channel that has packets unread, as OPEN here, is told before the packets that it has brought."""
+    """A channel closes with packets unread (here OPEN). The reader hears of the end before it has read the packets that
+    came."""
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.put(pattern(1000, 5000)); t.recv(1); p.channel.close(); t.close()", "rest()",
              "pattern(0, 6000)")
 
 
 @case
 def nothing_of_the_ring_after_lost_bytes():
-    """A death has lost bytes that were to be read before the ring's."""
+    """A death has lost bytes that come before those in the ring."""
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 3000); p.put(pattern(3000, 5000)); p.reset()", "rest()",
              "pattern(0, 1000) + b'ECONNRESET'")
 
 
 @case
 def reset_before_the_count_is_taken():
-    """All of it has arrived, and no FIN is among what the kernel counts."""
+    """All bytes have arrived, and the kernel's count of them includes no FIN."""
     scripted(IN_ALL + "; p.reset()", "rest()", "pattern(0, 10000) + b'ECONNRESET'")
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.put(pattern(1000, 5000)); p.reset()", "rest()",
              "pattern(0, 6000) + b'ECONNRESET'")
@@ -459,7 +462,8 @@ def reset_before_the_count_is_taken():
 
 @case
 def more_than_anybody_has_to_say():
-    """Who says thousands of words at once, or goes on for ever, is heard no more: the lock is held meanwhile."""
+    """A peer sends thousands of messages at once, or sends for ever. It is heard no more, because the lock is held while it
+    is heard."""
     with met() as (_, peer, honest):
         with Frozen(honest.pid, "bypass-progress"):
             peer("p.channel.setsockopt(socket.SOL_SOCKET, 32, 1 << 26)  # SO_SNDBUFFORCE: the kernel queues them all")
@@ -470,7 +474,7 @@ def more_than_anybody_has_to_say():
 
 @case
 def out_of_turn():
-    """A word that cannot be true: both ends see a connection that was reset, also where one has no room."""
+    """A message that cannot be true. Both ends see a reset connection, even if one has no room."""
     scripted("p.say(CUT, 0); p.put(pattern(0, 100)); p.say(RESUME, 101)", "rest()", "b'ECONNRESET'")
     scripted("p.say(CUT, 0); p.say(CUT, 0); p.say(CUT, 0)", "rest()", "b'ECONNRESET'", ("[t.recv(1), t.recv(1)]", "ECONNRESET"))
     scripted("t.setblocking(False); [p.say(CUT, 0) for _ in range(3)]\nwhile select.select([], [t], [], 0.3)[1]: t.send(bytes(1 << 20))",
@@ -479,7 +483,7 @@ def out_of_turn():
 
 @case
 def resume_of_a_ring_without_bytes():
-    """Before the kernel's bytes before its CUT are read; the next CUT, when they are."""
+    """RESUME comes while bytes in front of its CUT are unread in the kernel. The next CUT comes when they are read."""
     with met() as (side, peer, honest):
         peer("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.say(RESUME, 0); t.sendall(pattern(1000, 4000))")
         check(honest("take(s, 5000) == pattern(0, 5000)") is True, "what is read of the kernel's")
@@ -490,7 +494,8 @@ def resume_of_a_ring_without_bytes():
 
 @case
 def what_was_read_of_a_returned_ring_is_skipped():
-    """A writer that takes its direction back sends what it does not know to be read; the reader has read more."""
+    """A writer takes its direction back, and sends again what it does not know to be read. The reader has read more, and
+    skips those bytes."""
     with met() as (side, peer, honest):
         honest("""
 def looked():
@@ -519,7 +524,7 @@ def looked():
 
 @case
 def who_leaves_hears_a_resume_first():
-    """The connection is handed on by one who has not heard that the writer sends the ring's bytes again."""
+    """A process hands a connection on. It has not heard yet that the writer sends the ring's bytes again."""
     with met() as (side, peer, honest):
         honest("here, there = socket.socketpair()")
         with Frozen(honest.pid, "bypass-progress"):
@@ -534,7 +539,7 @@ def who_leaves_hears_a_resume_first():
 
 @case
 def refused_late():
-    """The host's patience ends just as the guest says that it is ready: the connection goes on as the kernel's."""
+    """The host's time limit ends just as the guest says that it is ready. The connection goes on over the kernel."""
     with Side("local") as side:
         peer, honest, name = strangers(side)
         peer(f"p = RingHost({name!r})")

@@ -1,4 +1,4 @@
-"""Shared memory within a host: bytes that are held back for more (TCP_CORK, MSG_MORE).
+"""Connections within a host: bytes that a writer holds back until more come (TCP_CORK, MSG_MORE).
 local_held.py NAME...   (no name: lists them)"""
 import os
 import re
@@ -12,7 +12,7 @@ CASES, case, same = cases()
 
 
 def both_ends(side):
-    """An agent that has both ends, `a` and `b`, so that nothing else comes between two of its calls."""
+    """An agent that has both ends, `a` and `b`, so that nothing happens between two of its calls."""
     agent = Agent(side, "server")
     agent("""
 MORE = socket.MSG_MORE
@@ -48,7 +48,7 @@ def held(*calls):
 
 
 def found(side, calls, before="None"):
-    """What the reader finds after each of the writer's `calls`."""
+    """Returns what the reader finds after each of the writer's `calls`."""
     agent = both_ends(side)
     agent(before)
     return agent(f"held({', '.join(f'lambda: {call}' for call in calls)})")
@@ -73,7 +73,7 @@ def held_back_until_no_delay_is_set(side):
 
 @same
 def held_back_by_the_listeners_option(side):
-    """An accepted connection has it from there."""
+    """An accepted connection inherits the listener's option."""
     agent = both_ends(side)
     agent("cork(0); l.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)")
     agent("b = bounded(socket.create_connection(l.getsockname())); a = bounded(l.accept()[0])")
@@ -94,7 +94,7 @@ def held_back_but_for_full_segments(side):
 
 @same
 def held_back_by_nagle_until_the_peer_answers(side):
-    """What a small write waits for comes with the peer's next bytes, in whichever call these leave the kernel."""
+    """A small write waits for the peer's next bytes, and leaves with them, whichever call takes these from the kernel."""
     agent = Agent(side, "server", BYPASS_LOCAL_AFTER="1")
     agent("""
 l = socket.create_server(('127.0.0.1', 0))
@@ -117,7 +117,7 @@ def found_behind_an_answer(rounds):
 
 @same
 def held_back_for_one_that_has_shut_both_ways_and_closes(side):
-    """It is the writer's kernel that has the bytes: nothing is unread, and no reset comes before they do."""
+    """The writer's kernel has the bytes. So none is unread at the reader, and no reset comes before them."""
     agent = both_ends(side)
     agent("cork(1); a.send(bytes(5000)); b.shutdown(socket.SHUT_RDWR); a.send(bytes(1000)); b.close()")
     agent("p = select.poll(); p.register(a, select.POLLIN | select.POLLRDHUP)")
@@ -126,7 +126,7 @@ def held_back_for_one_that_has_shut_both_ways_and_closes(side):
 
 @same
 def held_back_no_longer_than_for_a_moment(side):
-    """The writer makes no further call."""
+    """The writer makes no further call. The bytes still leave."""
     results = []
     with pair(side) as (server, client):
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'corked')")
@@ -137,7 +137,7 @@ def held_back_no_longer_than_for_a_moment(side):
 
 
 def rests(agent):
-    """Whether its progress thread has not run for three seconds: it waits to be called."""
+    """Whether the agent's progress thread has not run for three seconds, so that it waits to be called."""
     def runs():
         tasks = [f"/proc/{agent.pid}/task/{each}" for each in os.listdir(f"/proc/{agent.pid}/task")]
         thread, = [task for task in tasks if open(f"{task}/comm").read() == "bypass-progress\n"]
@@ -149,7 +149,7 @@ def rests(agent):
 
 @case
 def held_back_for_a_moment_beside_a_port():
-    """The progress thread, which sleeps until a wire wants it, lets it go."""
+    """The progress thread sleeps until a wire needs it. It still sends the bytes."""
     with Side("bypass", shm=True) as side:
         server, client = (Agent(side, role, BYPASS_LOCAL_AFTER="0") for role in ("server", "client"))
         for agent in (server, client):
@@ -172,7 +172,7 @@ def held_back_for_a_moment_beside_a_port():
 
 @same
 def held_back_where_there_is_room_only(side):
-    """A writer that waits for room lets it go."""
+    """A writer that waits for room sends the bytes."""
     with pair(side) as (server, client):
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)")
         server.begin("s.sendall(pattern(0, 3000001))")
@@ -217,7 +217,8 @@ def held_back_by_one_that_is_killed_while_it_is_read(side):
 
 @same
 def held_back_by_one_that_is_killed_is_there_to_be_polled(side):
-    """Before anything is written, which its kernel answers with a reset."""
+    """The writer is killed. The reader finds the bytes before it writes anything itself, which the writer's kernel answers
+    with a reset."""
     with pair(side) as (server, client):
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'the last')")
         kill(server)
@@ -227,7 +228,7 @@ def held_back_by_one_that_is_killed_is_there_to_be_polled(side):
 
 @same
 def held_back_by_one_that_is_killed_for_a_reader_that_has_shut(side):
-    """What comes behind its shutdown() is read all the same."""
+    """Bytes that come after the reader's shutdown() are still read."""
     with pair(side) as (server, client):
         client("s.shutdown(socket.SHUT_RD)")
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'the last')")
@@ -237,7 +238,7 @@ def held_back_by_one_that_is_killed_for_a_reader_that_has_shut(side):
 
 @same
 def held_back_when_it_goes_back_to_the_kernel(side):
-    """By an urgent byte of the reader's; in order and all of it."""
+    """The reader sends an urgent byte, so the connection goes back to the kernel. All bytes come, in order."""
     with pair(side) as (server, client):
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'head:')")
         client("s.send(b'!', socket.MSG_OOB)")
@@ -247,7 +248,7 @@ def held_back_when_it_goes_back_to_the_kernel(side):
 
 @same
 def held_back_by_a_parent_that_ends(side):
-    """The child has the connection, too, and does nothing with it: no end comes, and the bytes do."""
+    """A child also has the connection and does nothing with it. The bytes come, and no end."""
     with pair(side) as (server, client):
         server("r, w = os.pipe()\nif os.fork() == 0:\n    os.close(w); os.read(r, 1); os._exit(0)")
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'held')")

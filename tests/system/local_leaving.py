@@ -1,7 +1,7 @@
-"""Shared memory within a host, and calls that take a connection back to the kernel: every one, followed by every other one,
-among random calls of both ends. Each step is told to one end, of a connection of the kernel's and of one of ours at once,
-and what comes of it must be the same, at once.   local_leaving.py NAME...   (no name: lists them)
-BYPASS_TEST_SEED=N runs that seed alone, STEPS=3,7,9 only those of its steps, BYPASS_TEST_LONG=1 random seeds besides."""
+"""Connections within a host, and calls that take a connection back to the kernel. Each such call is followed by each other one,
+among random calls of both ends. Each step runs at once on a connection of the kernel's and on one of the library's. Both
+must give the same result at once.   local_leaving.py NAME...   (no name: lists them)
+BYPASS_TEST_SEED=N runs only that seed, STEPS=3,7,9 only those of its steps. BYPASS_TEST_LONG=1 adds random seeds."""
 import contextlib
 import functools
 import os
@@ -19,7 +19,7 @@ SHALLOW = 40000  # so many unread bytes are in the kernel's receive buffer whole
 
 
 class End:
-    """One end of a connection: an agent on each side, told the same, and what is known of it."""
+    """One end of a connection: an agent on each side, which get the same commands, and what is known of the end."""
 
     def __init__(self, sides, role):
         self.sides, self.role = sides, role
@@ -47,7 +47,7 @@ class End:
                 raise Failure(f"{agent.side.name}: {why}") from None
 
     def hole(self):
-        """Where an urgent byte is not among those that it reads; else -1."""
+        """The place of an urgent byte among those that it reads past; -1 if there is none."""
         return -1 if self.inline or self.peer.urgent is None else self.peer.urgent
 
     def unread(self):
@@ -66,7 +66,7 @@ class End:
 
 
 class Walk:
-    """One seed: a connection, and what is told to its ends, which is recorded."""
+    """One seed: a connection, and the commands for its ends, which are recorded."""
 
     def __init__(self, ends, seed):
         self.seed, self.ends, self.record = seed, ends, []
@@ -79,11 +79,12 @@ class Walk:
             self.tell(end, f"start({end.inline})")
 
     def start_step(self, number):
-        """Each has dice of its own, so that any of them can be left out."""
+        """Each step has random numbers of its own, so that any step can be left out."""
         self.step, self.rng = number, random.Random(f"{self.seed} {number}")
 
     def begin(self, end, source):
-        """In it, {k} is any of the end's numbers of the connection, {other} is any, {new} is one to be made."""
+        """In the source, {k} is any of the end's numbers for the connection, {other} is any number, and {new} is one that
+        the step makes."""
         text = source.format(k=self.rng.choice(end.numbers), other=self.rng.choice(end.numbers), new=end.made)
         if "{new}" in source:
             end.numbers.append(end.made)
@@ -100,7 +101,7 @@ class Walk:
 
     @contextlib.contextmanager
     def at_once(self):
-        """What is told meanwhile is begun at once."""
+        """Commands that are given meanwhile begin at once."""
         self.begun = []
         yield
         begun, self.begun = self.begun, None
@@ -113,8 +114,8 @@ class Walk:
         return kernel
 
     def look(self, end, source):
-        """Soon it must be the same. None of the kernel's edges may be missing, and one more does no harm. But it also tells
-        that there is room, once more, of a socket whose bytes have come and been read since."""
+        """Both sides must soon find the same. No edge of the kernel's may be missing. One more does no harm: it reports
+        room once more on a socket whose bytes have come and been read since."""
         seen, before, deadline = [0, 0], len(self.record), time.monotonic() + 0.5
         while True:
             del self.record[before:]
@@ -128,7 +129,7 @@ class Walk:
 
 
 class Steps(Walk):
-    """What a step may be, where it is not a text that is told."""
+    """The steps that are more than a text for an agent."""
 
     def run(self):
         """Three leaving calls that the seed names, among others that the dice choose. By turns each is the first one, and a
@@ -158,7 +159,7 @@ class Steps(Walk):
             self.put(end, how, min(self.amount(), MOST.get(how, 12000)))
 
     def sends_much(self, end):
-        """More than the ring has room for, while nobody reads."""
+        """Sends more than the ring has room for, while nobody reads."""
         if end.can_send(300000, 400000) and not end.peer.deaf:
             self.put(end, self.rng.choice(("send", "sendmsg")), 300000)
 
@@ -167,7 +168,7 @@ class Steps(Walk):
         end.sent += count
 
     def receives(self, end, hows=("recv", "recvmsg", "into", "peek", "waitall", "trunc", "read", "child")):
-        """No more than is there, and not beyond an urgent byte, where a call ends."""
+        """Reads no more than there is, and not beyond an urgent byte, where a call ends."""
         if end.deaf:
             return
         if end.unread() == 0:
@@ -188,12 +189,13 @@ class Steps(Walk):
         end.has_read(count)
 
     def looks(self, end):
-        """Of what lies deep, the kernel's receive buffer may have all or not, and its send buffer room or not."""
+        """Looks at the connection. With many bytes under way, the kernel's receive buffer may or may not have all of them,
+        and its send buffer may or may not have room."""
         if max(end.unread(), end.peer.unread()) <= SHALLOW:
             self.look(end, self.rng.choice(LOOKS))
 
     def waits(self, end):
-        """Until the peer, which may leave first, has sent."""
+        """Waits until the peer, which may leave first, has sent."""
         if end.deaf or not end.peer.can_send():
             return
         self.drains(end)
@@ -224,7 +226,7 @@ class Steps(Walk):
         end.shut, end.deaf = end.shut or how == "WR", end.deaf or how == "RD"
 
     def sends_urgent(self, end):
-        """A second one would make the first one part of the stream, were that still unread."""
+        """Sends no second urgent byte while the first is unread: the first one would become a part of the stream."""
         if end.peer.deaf or not end.can_send():
             return
         self.drains(end.peer)
@@ -241,7 +243,7 @@ class Steps(Walk):
             self.tell(end.peer, "n[{k}].recv(1, socket.MSG_OOB)")
 
     def both_at_once(self, end):
-        """They send, by any way, read what is there, and leave."""
+        """Both ends send in any way, read what there is, and leave."""
         with self.at_once():
             if end.unread() and not end.deaf and self.rng.random() < 0.3:
                 self.receives(end, ("recv", "waitall", "splice", "aio"))
@@ -251,7 +253,7 @@ class Steps(Walk):
                     self.tell(each, self.rng.choice(QUIET))
 
     def finish(self, end):
-        """The peer reads what there is, may leave then, and learns how it ended."""
+        """The peer reads what there is, may leave then, and learns how the connection ended."""
         for each in (end, end.peer):
             if each.unread() > SHALLOW:
                 self.drains(each)

@@ -1,4 +1,4 @@
-"""Shared memory within a host: who meets whom, and what happens to those who cannot, may not or should not.
+"""Connections within a host: which processes share memory, and what happens to those that cannot, may not or should not.
 local_meetings.py NAME...   (no name: lists them)"""
 import contextlib
 import os
@@ -17,7 +17,8 @@ CASES, case, _ = cases()
 # --- While it moves
 
 def until_asked(pid):
-    """Until its main thread is kept in SIOCINQ, and has the answer; not for ever, as it may not ask."""
+    """Waits until the main thread is kept in SIOCINQ and has the answer. The wait is bounded, because the thread may not
+    ask."""
     seen = 0
     deadline = time.monotonic() + 1
     while seen < 3 and time.monotonic() < deadline:
@@ -29,7 +30,7 @@ def until_asked(pid):
 
 @case
 def messages_come_whole_while_it_moves():
-    """The kernel is asked how much there is, and a message comes in the moment of that question, which strace draws out."""
+    """A reader asks the kernel how many bytes there are. A message comes during that call, which strace makes longer."""
     if shutil.which("strace") is None:
         raise Skip("no strace")
     slow = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=ioctl", "-e", "inject=ioctl:delay_exit=100000")
@@ -76,7 +77,7 @@ last = []
 
 
 def asked(server, client, port):
-    """What an echo server answered, and whether any of it went through shared memory."""
+    """Returns what an echo server answered, and whether any byte went through shared memory."""
     client(ASK)
     verdict = client(f"ask({port})", timeout=60)
     check(verdict == "ok", verdict)
@@ -89,7 +90,7 @@ def never_counted(agent):
 
 @case
 def kernel_clients_and_ours_at_once():
-    """One listener, and eight clients of both kinds at the same time."""
+    """One listener, with eight clients at the same time: some with the library, some without."""
     with Side("local") as side:
         server = Agent(side, "server")
         port = listener(server)
@@ -134,8 +135,8 @@ def server_with_local_off(): one_side_is_not_ours(server={"BYPASS_LOCAL": "off"}
 
 @case
 def beside_a_port_that_is_not_needed():
-    """A program that listens where its port is, and closes that at once, has its connections within the host minded; the
-    next time that it listens there it is reached, though it makes no call."""
+    """A program listens at its port's address and closes that listener at once. Its connections within the host still work.
+    When it listens there again, clients reach it, although it makes no call."""
     with Side("bypass", shm=True) as side:
         agents = server, client = [Agent(side, role, BYPASS_LOCAL_AFTER="0") for role in ("server", "client")]
         port, listen = free_port(), "t = socket.socket(); t.bind(('0.0.0.0', {})); t.listen()"
@@ -159,8 +160,8 @@ def beside_a_port_that_is_not_needed():
 
 @case
 def each_connection_says_where_it_is():
-    """A row of `bypass ss` at every moment, and a reason of `bypass why`: before it looks for shared memory, and once it
-    stays with the kernel for good."""
+    """`bypass ss` has a row at every moment, and `bypass why` a reason: before the connection looks for shared memory, and
+    when it stays with the kernel for good."""
     with Side("local") as side:
         # The server's end never looks.
         server, client = (Agent(side, r, BYPASS_LOCAL_AFTER=n) for r, n in (("server", "1000000"), ("client", "32")))
@@ -208,7 +209,7 @@ def a_rule_gives_it_to_the_kernel():
 
 @case
 def another_user():
-    """Who may not trace the other shares no memory with him, even where both can write the run directory."""
+    """Two processes share no memory if one may not trace the other, even if both can write to the run directory."""
     needs_root()
     for other in ("client", "server"):
         with Side("local") as side:
@@ -228,7 +229,8 @@ def another_user():
 
 @case
 def network_namespaces():
-    """Both in one of their own share memory; one beside it with the same ports is no other end."""
+    """Two processes in a namespace of their own share memory. A third process outside, with the same TCP ports, is not
+    taken for the other end."""
     needs_root()
     with Side("local") as side:
         inside = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
@@ -290,7 +292,7 @@ kept = []
 
 @case
 def squatted_names():
-    """A process of the same user has the name before both ends: all goes on over the kernel."""
+    """A third process of the same user has taken the name before both ends. All bytes go over the kernel."""
     with Side("local") as side:
         for behaviour in ("deaf", "silent", "garbage", "closes") if LONG else ("silent", "garbage"):
             attacker = Agent(side, "server", LD_PRELOAD="")
@@ -313,7 +315,7 @@ def squatted_names():
 
 @case
 def squatters_of_a_real_name_are_seen():
-    """The name that squatted_names() makes is the one that libbypass uses."""
+    """The name that squatted_names() makes is really the one that the library uses."""
     with Side("local") as side:
         server, client, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
         port, own = listener(marked), free_port()  # one of ours listens there, and then somebody else does
@@ -328,7 +330,7 @@ def squatters_of_a_real_name_are_seen():
 
 
 def starved(prepare, role, under=(), says=True, never=True):
-    """One end has no room for what shared memory takes: bytes go on over the kernel, and why is said."""
+    """One end has no room for what shared memory needs. The bytes go over the kernel, and the reason is told."""
     with Side("local") as side:
         agents = {r: Agent(side, r, under if r == role else ()) for r in ("server", "client")}
         server, client = agents["server"], agents["client"]
@@ -359,7 +361,8 @@ def no_descriptors():
 
 @case
 def no_address_space():
-    """Of the kernel's limit: what the program sets by setrlimit() does not count what the library takes."""
+    """The kernel's limit of address space is reached. A limit that the program sets by setrlimit() does not count what the
+    library takes."""
     prepare = """
 import ctypes
 least = int(open('/proc/self/statm').read().split()[0]) * 4096 + (1 << 19)
@@ -372,7 +375,7 @@ ctypes.CDLL(None).syscall(prlimit64, 0, resource.RLIMIT_AS, (ctypes.c_ulong * 2)
 
 @case
 def small_files_only():
-    """RLIMIT_FSIZE: no signal, and the kernel's connection."""
+    """RLIMIT_FSIZE is small. No signal comes, and the connection stays the kernel's."""
     for role in ("client", "server"):
         starved(None, role, ("prlimit", "--fsize=65536"), says=False)
         starved("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))", role, says=False, never=False)  # the other end may make it
@@ -380,7 +383,7 @@ def small_files_only():
 
 @case
 def full_run_directory():
-    """A run directory without room: no signal, no statistics, and the kernel's connection."""
+    """The run directory has no room. No signal comes, there are no statistics, and the connection stays the kernel's."""
     needs_root()
     with Side("local") as side:
         os.mkdir(side.path("run"), 0o700)
@@ -409,7 +412,7 @@ def no_run_directory():
 
 @case
 def unasked():
-    """With no setting at all: after some calls, and no earlier."""
+    """Without any setting, connections move after some calls and not earlier."""
     with Side("local") as side:
         server, client = (Agent(side, role, BYPASS_LOCAL="", BYPASS_LOCAL_AFTER="") for role in ("server", "client"))
         port = listener(server)
@@ -423,7 +426,7 @@ def unasked():
 
 @case
 def silent_where_nobody_asked():
-    """Where a process cannot have the memory that every process gets, only one that was told to hears of it."""
+    """A process cannot have shared memory. Only a process whose settings ask for it is told."""
     script = "import socket; a = socket.create_server(('127.0.0.1', 0)); socket.create_connection(a.getsockname()); print('ran')"
     for limit in ("--as=400000000", "--fsize=65536"):
         for asked in (False, True):

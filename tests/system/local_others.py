@@ -1,5 +1,5 @@
-"""Shared memory within a host, and who has a connection besides our calls: other processes, libc's threads (aio_read), the
-kernel's (io_uring); and what the kernel allows a process of one thread only.   local_others.py NAME...   (no name: lists them)"""
+"""Connections within a host that others also use: other processes, libc's threads (aio_read), and the kernel's threads
+(io_uring). Also calls that the kernel allows only to a process of one thread.   local_others.py NAME...   (no name: lists them)"""
 import os
 import subprocess
 
@@ -13,7 +13,7 @@ CASES, case, same = cases()
 # --- Other processes
 
 def pass_on(side, giver, taker, closes=False):
-    """The connection `s`, by SCM_RIGHTS."""
+    """Passes the connection `s` on by SCM_RIGHTS."""
     name = "\\0" + os.path.basename(side.dir)
     taker(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
     giver(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
@@ -26,7 +26,8 @@ def pass_on(side, giver, taker, closes=False):
 
 @same
 def passed_on(side):
-    """By SCM_RIGHTS to a program of no library, with bytes unread both ways; then both ends go on."""
+    """A connection is passed on by SCM_RIGHTS to a program without the library. Bytes are unread in both directions. Then
+    both ends go on."""
     with pair(side) as (server, client):
         stranger = Agent(side, "client", LD_PRELOAD="")
         client("s.sendall(pattern(0, 40000))")
@@ -44,7 +45,7 @@ def passed_on(side):
 
 @same
 def passed_on_within(side):
-    """The same, between programs that both have the library."""
+    """The same, between two programs with the library."""
     with pair(side) as (server, client):
         other = Agent(side, "client")
         client("s.sendall(pattern(0, 40000))")
@@ -61,7 +62,8 @@ def passed_on_within(side):
 
 
 def passed_on_behind(end):
-    """What the peer has written is there for whoever gets the connection, also where the peer cannot send it again."""
+    """Bytes that the peer has written reach the process that gets the connection, even if the peer cannot send them
+    again."""
     def scenario(side):
         result = []
         for read in (0, 1000, 40000):
@@ -87,7 +89,7 @@ for _name, _end in {"shut": "s.shutdown(socket.SHUT_WR)", "closed": "s.close()",
 
 @same
 def passed_on_with_more_than_the_ring(side):
-    """The writer waited for room and went on over the kernel; its reader has seen nothing of it, or some."""
+    """The writer waited for room and went on over the kernel. Its reader has read none of the bytes, or some."""
     result = []
     for read in (0, 1000, 100000):
         with pair(side) as (server, client):
@@ -105,7 +107,8 @@ SHELL = "exec timeout 10 head -c 7 <&%d"
 
 @same
 def inherited_before_it_connects(side):
-    """By a program that reads from it later: the connection stays where that one has it."""
+    """A program inherits the socket before it connects, and reads from it later. The connection stays where that program
+    can read it."""
     result = []
     for how, prepare in (("vfork", "None"), ("fork", "lambda: None")):
         server, client = Agent(side, "server"), Agent(side, "client")
@@ -124,7 +127,7 @@ def inherited_before_it_connects(side):
 
 @same
 def inherited_by_a_shell(side):
-    """Of system() and popen()."""
+    """system() and popen() inherit the connection."""
     with pair(side) as (server, client):
         client(f"s.set_inheritable(True); shell = {SHELL!r} % s.fileno(); libc = ctypes.CDLL(None)")
         server("s.sendall(b'inchild')")
@@ -145,7 +148,7 @@ SPAWN = {
 
 
 def standard_input_after(how, loaded):
-    """The connection as another program's input and output, with bytes of both ways unread."""
+    """The connection becomes the input and output of another program, with bytes unread in both directions."""
     def scenario(side):
         with pair(side) as (server, client):
             server("s.sendall(b'first line\\n')")
@@ -167,7 +170,7 @@ for way in SPAWN:
 
 @same
 def exec_in_place(side):
-    """The process itself becomes another program."""
+    """The process itself executes another program."""
     with pair(side) as (server, client):
         server("s.sendall(b'first line\\n')")
         client("s.sendall(b'hello\\n')")
@@ -180,8 +183,8 @@ def exec_in_place(side):
 
 @same
 def left_by_both(side):
-    """One end's connection goes to a shell, the other's is passed on to a program of no library: with bytes that nobody has
-    read, both ways."""
+    """One end gives its connection to a shell. The other end passes it on to a program without the library. Bytes are
+    unread in both directions."""
     with pair(side) as (server, client):
         stranger = Agent(side, "client", LD_PRELOAD="")
         server("s.sendall(pattern(0, 40000))")
@@ -194,7 +197,7 @@ def left_by_both(side):
 
 @same
 def forked_after_the_peer_left(side):
-    """What the peer had written before it took the connection back to the kernel is the child's to read, too."""
+    """The peer takes the connection back to the kernel. A child can read what the peer had written before."""
     with pair(side) as (server, client):
         server("s.sendall(pattern(0, 500)); r, w = os.pipe(); os.write(w, pattern(4, 300)); libc = ctypes.CDLL(None)")
         server("libc.splice(r, None, s.fileno(), None, ctypes.c_size_t(300), 0)")
@@ -205,7 +208,8 @@ def forked_after_the_peer_left(side):
 
 @same
 def closed_copy_of_one_that_left(side):
-    """An epoll set knows a connection by a number that is closed, while a duplicate of it lives: it reports on."""
+    """An epoll set has a connection under a number that is closed, while a duplicate of the number lives. The set still
+    reports events."""
     with pair(side) as (server, client):
         client("n = s.fileno(); e = select.epoll(); e.register(n, select.EPOLLIN); kept = s.dup()")
         client("u, v = socket.socketpair(socket.AF_UNIX); socket.send_fds(u, [b'x'], [n]); s.close(); s = kept")
@@ -218,7 +222,8 @@ def closed_copy_of_one_that_left(side):
 
 @same
 def number_that_came_back(side):
-    """By SCM_RIGHTS to the process itself; the one that an epoll set knows is closed: it reports on."""
+    """A process passes the connection to itself by SCM_RIGHTS, and closes the number that an epoll set has. The set still
+    reports events."""
     with pair(side) as (server, client):
         client("n = s.fileno(); e = select.epoll(); e.register(n, select.EPOLLIN); u, v = socket.socketpair()")
         client("socket.send_fds(u, [b'x'], [n]); t = socket.recv_fds(v, 1, 1)[1][0]; s.close()")
@@ -229,7 +234,7 @@ def number_that_came_back(side):
 # --- What a process may not have
 
 def rounds(server, client, count):
-    """Bytes there and back, each awaited in another way."""
+    """Sends bytes there and back, and waits for them each time in another way."""
     result = []
     for i in range(count):
         server("os.write(s.fileno(), b'there')")
@@ -240,7 +245,7 @@ def rounds(server, client, count):
 
 @same
 def without_descriptors(side):
-    """All that the limit allows are in use when the connection begins."""
+    """When the connection begins, the process already uses as many descriptors as its limit allows."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = listener(server)
     client("e = select.epoll(); p = select.poll(); resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); full = []")
@@ -273,7 +278,7 @@ SENDMSG, RECVMSG, EPOLL_CREATE1, MEMFD_CREATE = 46, 47, 291, 319  # of x86-64
 
 @same
 def with_calls_forbidden(side):
-    """By a filter that the process has put itself under: what it may call goes on."""
+    """The process has put itself under a filter of system calls. The calls that the filter allows still work."""
     result = []
     for numbers in ([SENDMSG], [RECVMSG], [SENDMSG, RECVMSG], [EPOLL_CREATE1], [MEMFD_CREATE]):
         for confined in ("server", "client"):
@@ -295,7 +300,7 @@ KILL_THREAD = 0
 
 @same
 def under_a_filter_that_kills(side):
-    """The process makes no call that it would not make without the library, and ends as without it."""
+    """The process makes no call that it would not make without the library. It ends as it does without the library."""
     result = []
     with pair(side) as (server, client):
         client(FORBID)
@@ -317,7 +322,7 @@ def under_a_filter_that_kills(side):
 # --- libc's threads, the kernel's, and the namespaces of one thread
 
 def through_libc(listed):
-    """aio_read() and aio_write(), or lio_listio(), of a connection that has moved, with bytes unread both ways."""
+    """aio_read() and aio_write(), or lio_listio(), on a connection that has moved, with bytes unread in both directions."""
     def scenario(side):
         with pair(side) as (server, client):
             server("s.sendall(pattern(0, 10000))")
@@ -346,7 +351,8 @@ def through_lists_of_aio(side):
 
 @same
 def aio_from_both_ends(side):
-    """Each end's first call of it while bytes of both ways lie in the memory; nothing may overtake them."""
+    """Both ends make their first aio call while bytes of both directions lie in the shared memory. No byte may overtake
+    another."""
     result = []
     for _ in range(20):
         with pair(side) as (server, client):
@@ -366,15 +372,15 @@ NEW_USER, NEW_PID = 0x10000000, 0x20000000
 
 
 def needs_namespaces():
-    """Where this machine forbids them there is nothing to be seen."""
+    """Skips the case if this machine forbids new namespaces."""
     if subprocess.run(["unshare", "--user", "--pid", "true"], capture_output=True).returncode != 0:
         raise Skip("no user and process namespaces here")
 
 
 @same
 def namespaces_of_one_thread(side):
-    """unshare() and setns() that the kernel refuses to a process of several threads; the connection goes on: over the
-    kernel once the process has a user namespace of its own, in which it may not trace the other one."""
+    """unshare() and setns() that the kernel refuses to a process of several threads. The connection goes on. It goes over
+    the kernel once the process has a user namespace of its own, where it may not trace the other process."""
     needs_namespaces()
     with pair(side) as (server, client):
         client("libc = ctypes.CDLL(None, use_errno=True)")
@@ -394,8 +400,8 @@ def namespaces_of_one_thread(side):
 
 @same
 def namespaces_in_which_no_thread_is_made(side):
-    """The kernel refuses one to a process whose children will have another process namespace: the connection goes back to
-    it, and none comes to shared memory any more."""
+    """The kernel lets a process make no threads once its children will have another process namespace. The connection goes
+    back to the kernel, and no later connection moves to shared memory."""
     needs_namespaces()
     with pair(side) as (server, client):
         server("s.sendall(pattern(0, 10000))")
@@ -413,7 +419,7 @@ def namespaces_in_which_no_thread_is_made(side):
 
 @same
 def namespaces_and_many_threads(side):
-    """Who call it at once: it is refused to each, and none of them waits for another."""
+    """Several threads make the call at once. It is refused to each of them, and none waits for another."""
     with pair(side) as (server, client):
         client("libc, got = ctypes.CDLL(None, use_errno=True), []")
         client(f"def ask(): got.append([(libc.unshare({NEW_USER}), ctypes.get_errno()) for _ in range(200)])")
@@ -424,7 +430,7 @@ def namespaces_and_many_threads(side):
 
 
 def more_than_the_ring(server, client, name="s"):
-    """The reader comes when all of it is written: what the ring has no room for goes over the kernel."""
+    """The reader begins when everything is written. Bytes for which the ring has no room go over the kernel."""
     for agent in (server, client):
         agent(f"{name}.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)")
     client(f"{name}.sendall(pattern(0, 1000000))")
@@ -450,7 +456,7 @@ def transfers_by_ring(server, client, names):
 
 @same
 def through_io_uring(side):
-    """A ring that is made once a connection has moved, and the next connection of that process."""
+    """An io_uring is made after a connection has moved. Then the process makes another connection."""
     with pair(side) as (server, client):
         server("s.sendall(pattern(0, 10000))")
         client("from kernel_io import Ring; ring = Ring()")
@@ -469,7 +475,7 @@ def through_io_uring(side):
 
 @same
 def beside_rings_made_by_hand(side):
-    """By system calls that nobody sees, before there is a connection."""
+    """The program makes io_urings by system calls that the library does not see, before there is a connection."""
     server, client = Agent(side, "server"), Agent(side, "client")
     client("from kernel_io import Ring, libc_itself; ring = Ring(libc_itself)")
     connected(server, client, shared=False)
@@ -482,7 +488,7 @@ def beside_rings_made_by_hand(side):
 
 @same
 def order_of_a_ring_and_of_sends(side):
-    """A ring that has just been made writes at once."""
+    """A new io_uring writes at once. Its bytes keep their order with those of send()."""
     result = []
     for _ in range(10):
         with pair(side) as (server, client):
@@ -494,7 +500,7 @@ def order_of_a_ring_and_of_sends(side):
 
 @same
 def a_ring_of_a_forked_child(side):
-    """On a connection that its parent has moved."""
+    """A child makes an io_uring for a connection that its parent has moved."""
     with pair(side) as (server, client):
         client("r, w = os.pipe(); from kernel_io import Ring")
         client("def child():\n"
@@ -508,7 +514,7 @@ def a_ring_of_a_forked_child(side):
 
 @same
 def rings_that_are_refused(side):
-    """A program that only tries to make one keeps its shared memory."""
+    """A program tries to make an io_uring, and the kernel refuses. The program keeps its shared memory."""
     with pair(side) as (server, client):
         client("import kernel_io; libc = kernel_io.libc")
         result = [client("(libc.syscall(425, 8, None), ctypes.get_errno())"), *transfers(server, client)]
@@ -519,7 +525,7 @@ def rings_that_are_refused(side):
 
 @case
 def beside_rings_of_liburing():
-    """In a library that is loaded for a module of the program's alone, by whatever name."""
+    """liburing was loaded only for a module of the program, under any name."""
     with Side("local") as side, pair(side) as (server, client):
         server("s.sendall(pattern(0, 10000))")
         module = os.path.join(BUILD, "bin", "liburing_module.so")

@@ -9,7 +9,7 @@ CASES, case, same = cases()
 
 
 def filled(side, chunk):
-    """How much a writer finds room for when nobody reads; one way, and then the other."""
+    """How many bytes a writer can write while nobody reads, in one direction and then in the other."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent(f"""
@@ -26,7 +26,7 @@ def fill():
 
 @case
 def holds_what_the_kernel_holds():
-    """Two programs that send to each other before either reads get as far as with the kernel's buffers."""
+    """Two programs that send before they read get as far as with the kernel's buffers."""
     found = {}
     for name in ("kernel", "local"):
         with Side(name) as side:
@@ -37,7 +37,7 @@ def holds_what_the_kernel_holds():
 
 @same
 def refilled_after_a_full_ring(side):
-    """A writer that waits for room, by poll, epoll and in send(), goes on when the reader has made some."""
+    """A writer waits for room in poll, epoll and send(). It goes on when the reader has made room."""
     result = []
     for wait in ("select.select([], [s], [], 20)", "(lambda p: (p.register(s, select.POLLOUT), p.poll(20000)))(select.poll())",
                  "(lambda e: (e.register(s, select.EPOLLOUT | select.EPOLLET), e.poll(20), e.close()))(select.epoll())",
@@ -60,7 +60,8 @@ t = threading.Thread(target=write); t.start()
 
 @same
 def readers_that_stay_away(side):
-    """Both ends write without a pause, and read with many: a full ring is left and taken again, often, both ways."""
+    """Both ends write without a pause and read with many pauses. A full ring is left and used again, often, in both
+    directions."""
     result = []
     with pair(side) as (server, client):
         for agent in (server, client):
@@ -88,7 +89,8 @@ threads = [threading.Thread(target=t) for t in (read, write)]
 
 @same
 def told_to_be_there_is_there(side):
-    """What FIONREAD counts comes of one recv(), also where the kernel's bytes before the ring's have not all come."""
+    """One recv() gives all bytes that FIONREAD counts, even if the kernel's bytes before those in the ring have not all
+    come."""
     with pair(side) as (server, client):
         server("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)")
         client("s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19); s.setblocking(False); sent = 0")

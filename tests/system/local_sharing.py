@@ -48,7 +48,8 @@ if os.fork() == 0:
 
 @same
 def threads_of_one_socket(side):
-    """Eight write and eight read one connection: every record arrives once, and whole where the kernel's is."""
+    """Eight threads write to one connection, and eight read. Each record arrives once, and whole if it does so in the
+    kernel."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent("""
@@ -76,7 +77,7 @@ threads = [threading.Thread(target=writer, args=(n,)) for n in range(8)] + [thre
 
 @same
 def many_at_once(side):
-    """1,000 connections: all are used, read by epoll, and closed."""
+    """1,000 connections at once. All are used, read by epoll, and closed."""
     server, client = Agent(side, "server"), Agent(side, "client")
     for agent in (server, client):
         agent("resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)")
@@ -114,8 +115,8 @@ def answered():
 
 @case
 def numbers_are_the_programs():
-    """A connection's channel has a number of the process's, which the program gets when it has none left (EMFILE): all but
-    what the library needs anyway. Connections that were in shared memory before go on."""
+    """A connection's channel takes a number of the process. If the program has none left (EMFILE), it gets that number,
+    except those that the library needs anyway. Connections that had moved to shared memory go on."""
     limit, librarys = 200, 8
     with Side("local") as side:
         server, client = Agent(side, "server"), Agent(side, "client")
@@ -177,7 +178,7 @@ def connected_to_itself(side):
 
 @same
 def exits_behind_the_last_byte(side):
-    """The sender ends, in one way or another, before the other has read anything."""
+    """The sender ends, in one of several ways, before the other end has read anything."""
     result = []
     for end in ("os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)",
                 "os.abort()"):
@@ -192,7 +193,7 @@ def exits_behind_the_last_byte(side):
 
 @same
 def forks_while_it_moves(side):
-    """A fork at any moment of the first calls; parent and child both go on."""
+    """A process forks during its first calls, at any moment. Parent and child both go on."""
     result = []
     for i in range(12):
         server, client = Agent(side, "server"), Agent(side, "client")
@@ -231,7 +232,7 @@ if child == 0:
 
 @same
 def duplicates(side):
-    """The number under which it moved is closed, or becomes something else; a duplicate goes on."""
+    """The number under which the connection moved is closed, or becomes something else. A duplicate goes on."""
     result = []
     for how in ("d = s.dup(); s.close(); s = d", "d = s.dup(); os.dup2(r, s.fileno()); s.detach(); s = d",
                 "os.dup2(s.fileno(), 50); s.close(); s = socket.socket(fileno=50)"):

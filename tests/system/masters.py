@@ -1,4 +1,4 @@
-"""Masters of root's that serve by themselves, on a port, beside children that have given root up.
+"""Root masters on a port that serve clients themselves, beside children that have given root's rights up.
 masters.py NAME...   (no name: lists them)"""
 from harness import check, children_of, free_port, run_named
 from rights import arena_descriptors, arenas, cases, drivers, user_of
@@ -13,7 +13,7 @@ def ask(side, port):
 
 
 def check_apart(side, master, user=0):
-    """Whatever a child can write to, the master does not map."""
+    """The master maps no memory that a child can write to."""
     check(user_of(master.pid) == user, f"the master is of user {user_of(master.pid)}")
     for child in children_of(master.pid):
         check(user_of(child) != 0 and arenas(child), f"{child} has {arenas(child)}")
@@ -23,7 +23,7 @@ def check_apart(side, master, user=0):
 
 
 def check_serves_on(side, master, port, count):
-    """By the port, with the master's own descriptors and arena."""
+    """The master answers through the port, with its own descriptors and arena."""
     for _ in range(count):
         ask(side, port)
     check(side.soon(lambda: side.stat(master)["counters"]["tcp_passive_opens"] >= count, 5), f"not by the master: {side.why()}")
@@ -32,7 +32,7 @@ def check_serves_on(side, master, port, count):
 
 
 def helper_comes_first(side, how):
-    """It has taken the port with it. The master has it back when it waits for its listener."""
+    """The child has taken the port with it. The master gets the port back when it waits at its listener."""
     port = free_port()
     master = side.start_python("server", "serves_beside.py", side.address, port, how, 0, until="waits")
     side.until(lambda: not drivers(side), "the port is the master's again")
@@ -40,7 +40,7 @@ def helper_comes_first(side, how):
 
 
 def helper_comes_later(side, how):
-    """The master has accepted, and keeps its port."""
+    """The master has accepted before. So it keeps its port."""
     port = free_port()
     master = side.start_python("server", "serves_beside.py", side.address, port, how, 1, until="waits")
     ask(side, port)
@@ -84,7 +84,8 @@ def helper_of_one_with_an_epoll_set(side):
 
 
 def child_for_each_connection(side, how):
-    """It has the listener, too, and never uses it. Its connection is served with neither memory nor port of root's."""
+    """The child has inherited the listener and never uses it. Its own connection works with neither root's memory nor root's
+    port."""
     port = free_port()
     master = side.start_python("server", "serves_beside.py", side.address, port, how, 0, "each", until="waits")
     for _ in range(3):
@@ -110,7 +111,7 @@ def child_for_each_that_an_epoll_set_tells(side):
 
 @case("vhost", "veth")
 def worker_beside_one_that_accepts(side):
-    """It has accepted first: the port stays with it, and it serves on beside its master, which asks for the port."""
+    """The worker has accepted first, so the port stays with it. It goes on serving, although its master asks for the port."""
     port = free_port()
     master = side.start_python("server", "serves_beside.py", side.address, port, "accept", 0, "works", until="works")
     ask(side, port)

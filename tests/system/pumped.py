@@ -1,5 +1,5 @@
-"""Connections on a port that both sides of a drop of rights go on with: a process of ours pumps them, and memory stays
-apart.   pumped.py NAME...   (no name: lists them)"""
+"""Connections on a port that two processes go on with, of which one gives rights up. A pump carries such a connection, and
+the two share no memory.   pumped.py NAME...   (no name: lists them)"""
 import contextlib
 import hashlib
 import os
@@ -35,7 +35,7 @@ def on_wire(function, wire):
 
 
 def inhabitants(side):
-    """All of the server's namespace, where it has one: sshd's processes lie in no folder of the side's."""
+    """All processes of the server's namespace, if it has one. sshd's processes do not work in the side's folder."""
     if not hasattr(side, "namespaces"):
         return side.inhabitants()
     return [int(pid) for pid in ip("netns", "pids", side.namespaces["ours"]).split()]
@@ -62,7 +62,7 @@ exec /usr/sbin/sshd "$@"
 
 
 def users():
-    """The system's, and two of our own."""
+    """The system's users, and two of the test's own."""
     with open("/etc/passwd") as file:
         lines = [line for line in file if not line.startswith("sshd:")]
     return "".join(lines) + f"sshd:x:{USER - 1}:{USER - 1}::/run/sshd:/bin/false\nwho:x:{USER}:{USER}::/:/bin/sh\n"
@@ -112,7 +112,7 @@ def arenas_of(pid):
 
 
 def check_apart(side, user):
-    """No process of that user's, and there are some, has memory that one of root's has mapped, or a descriptor of such."""
+    """That user has processes. None of them has memory that a process of root maps, or a descriptor of such memory."""
     pids = side.until(lambda: those_of(side, user), f"a process of user {user}")
     roots = set().union(*map(arenas_of, those_of(side, 0)))
     check(roots, "root's processes have no arena")
@@ -122,7 +122,7 @@ def check_apart(side, user):
 
 
 def carries(side, sshd):
-    """20 MB each way, and what the server knows of the connection."""
+    """Copies 20 MB each way, and checks what the server knows of the connection."""
     bulk, digest = side.path("bulk"), make_file(side.path("bulk"), 20 << 20)
     with open(bulk, "rb") as file:
         told = sshd.run("sha256sum", stdin=file.read()).decode()
@@ -136,7 +136,7 @@ def carries(side, sshd):
 
 
 def before_the_login(side, sshd):
-    """The child that reads what strangers send."""
+    """The child of sshd that reads what strangers send."""
     stranger = side.start("client", "/usr/bin/python3", "-uc", STRANGER, side.address, sshd.port, until="heard")
     check_apart(side, USER - 1)
     check("shares_with_less" not in side.why(), side.why())
@@ -154,7 +154,7 @@ time.sleep(60)
 
 
 def pump_killed(side, sshd):
-    """It ends the session as a connection that is reset, and nothing else."""
+    """The pump is killed. The session ends, as when its connection is reset. Nothing else ends."""
     session = side.start("client", *sshd.client(), "echo ready; exec sleep 60", until="ready")
     check_apart(side, USER)
     pumps = named(side, PUMP)
@@ -168,7 +168,7 @@ def pump_killed(side, sshd):
 
 
 def master_ended(side, sshd):
-    """The session goes on: the pump, or another process of root's, opens the port. With it all ends."""
+    """The session goes on: the pump, or another process of root, opens the port. All processes end with the session."""
     go = side.path("go")
     session = side.start("client", *sshd.client(), f"echo ready; until [ -e {go} ]; do sleep 0.1; done; head -c 3000000 /dev/zero | sha256sum",
                          until="ready")
@@ -199,7 +199,7 @@ def sshd_session_without_its_own_exec(side): session(side, "-r")
 # --- What each side of the drop finds
 
 def digest_of(*seeds):
-    """Of what peers/pumped_pair.py sends."""
+    """The digest of what peers/pumped_pair.py sends."""
     bulk = b"".join(hashlib.shake_128(str(seed).encode()).digest(3 << 20) for seed in seeds)
     return f"take={len(bulk)}:{hashlib.sha256(bulk).hexdigest()}"
 

@@ -1,5 +1,5 @@
-"""Who trusts whom: what a less privileged user, or a process that has given its privilege up, can do to others by way of
-the library.   trust.py NAME...   (no name: lists them)"""
+"""What a less privileged user, or a process that has given privileges up, can do to other processes through the
+library.   trust.py NAME...   (no name: lists them)"""
 import os
 import shutil
 import subprocess
@@ -23,8 +23,8 @@ def need_root():
 # --- A process that has given root up
 
 def parent_goes_on(give_up, side="local", expect="unharmed", **environment):
-    """A child gives root up and then writes over each page of shared memory of the library's that it can find. Its parent
-    makes sockets and talks over them as before."""
+    """A child gives root up, and then overwrites each page of the library's shared memory that it can find. Its parent still
+    makes sockets and uses them."""
     need_root()
     with Side(side) as wired:
         port = free_port()
@@ -59,12 +59,12 @@ def root_given_up_in_a_user_namespace(): parent_goes_on("libc.unshare(0x10000000
 
 @case
 def root_given_up_beside_a_port():
-    """By a process that has closed what it had of the port's."""
+    """The process has closed its sockets on the port before."""
     parent_goes_on("listener.close(); os.setresuid(65534, 65534, 65534)", side="bypass")
 
 
 def goes_on(how, **environment):
-    """A worker's sockets after it has given root up, as without the library."""
+    """After a worker has given root up, its sockets work as they do without the library."""
     need_root()
 
     def scenario(side):
@@ -95,7 +95,7 @@ def root_given_up_by_threads_at_once():
 
 @case
 def family_that_trusts_its_members():
-    """BYPASS_TRUST=family: they share as before, and it is said."""
+    """BYPASS_TRUST=family: the processes share memory as before, and `bypass why` says so."""
     need_root()
     with Side("local") as side:
         side.start_python("server", "drops_and_waits.py", side.address, free_port(), until="dropped", BYPASS_TRUST="family")
@@ -114,8 +114,8 @@ def what_is_given_up_is_said():
 
 @case
 def forked_child_of_a_ports_owner():
-    """It has no memory of the port's, nor its parent's statistics, by which it could harm its parent once it has given
-    rights up."""
+    """The child has neither the port's memory nor its parent's statistics. With these it could harm its parent after it has
+    given rights up."""
     with Side("bypass") as side:
         child = side.start_python("server", "forks_on_a_port.py", side.address, free_port(), until="done")
         check(side.end(child) == 0 and "in common: []" in side.output(child), side.output(child))
@@ -234,7 +234,7 @@ signal.pause()
 
 @case
 def without_random_numbers_there_are_no_keys():
-    """Where the kernel gives no random numbers the program has the kernel's sockets: no key follows from a clock."""
+    """If the kernel gives no random numbers, the program has the kernel's sockets. No key is made from a clock."""
     with Side("local") as side:
         child = side.start("server", "/usr/bin/python3", "-I", "-c", NO_RANDOM_NUMBERS, until="talked")
         why = side.why(child)
@@ -256,7 +256,7 @@ print("exits", flush=True)
 
 @case
 def exit_under_a_filter_makes_no_call_of_ours():
-    """The process has a statistics file, and is killed for its removal: others do that. (sshd's child before the login.)"""
+    """A filter would kill the process if it removed its statistics file, so others remove it. (sshd's child before the login.)"""
     with Side("local") as side:
         child = side.start("server", "/usr/bin/python3", "-I", "-c", EXITS_UNDER_A_FILTER, until="exits")
         check(side.end(child) == 0, f"it ended with {child.returncode}")
@@ -285,7 +285,8 @@ os._exit(0)
 
 @case
 def questions_under_a_filter_make_no_call_of_ours():
-    """A process that may not call getsockname() and socket() asks its Unix sockets, none of which is ours."""
+    """A process that may not call getsockname() and socket() asks its Unix sockets for options. None of them is the
+    library's."""
     def scenario(side):
         child = side.start("server", "/usr/bin/python3", "-I", "-c", ASKS_UNDER_A_FILTER)
         check(side.end(child) == 0, f"it ended with {child.returncode}: {side.output(child)}")
