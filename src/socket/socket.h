@@ -93,7 +93,7 @@ struct Details {
   std::uint32_t corked_bytes = 0;
   std::uint32_t kernel_inode = 0;  // of a listener or a datagram socket on the wire: of the kernel's socket beneath; 0:
                                    // not to be had
-  std::uint32_t receiver = 0, poller = 0;  // … processes that use it (family/receivers.h); 0: none
+  std::uint32_t receiver = 0, poller = 0;  // … processes that use it (family/receivers.h); 0: no process
   union {
     Endpoint corked_to{};
     PumpedAt pump;  // of a stream of kPumped

@@ -1,4 +1,4 @@
-// Receivers: tells which process of a family uses a listener, or a datagram socket on the wire.
+// Receivers: tells which process of a family accepts at a listener, or receives from a datagram socket on the wire.
 //
 // A child that gives rights up takes the listeners and datagram sockets that it has inherited to the arena of the
 // others with the same new rights, with the ports (move_sockets.h). That is right for a worker, which accepts or
@@ -11,8 +11,8 @@
 
 namespace bypass::socket {
 
-/// This process accepts or receives from the socket, or polls it. The first process that does is named as long as it
-/// has the socket. Lock held.
+/// This process accepts or receives from the socket (note_receiver()), or polls it (note_poller()). The first process
+/// that does so is named as long as it has the socket. Lock held.
 void note_receiver(Socket& socket);
 void note_poller(Socket& socket);
 /// Whether another living process that still has the socket is named. Some system calls. Lock held.
@@ -21,8 +21,8 @@ void note_poller(Socket& socket);
 /// Whether this process has a number for a socket on the wire that it may be about to use. A socket from which another
 /// process takes does not count. Takes the lock.
 [[nodiscard]] bool has_use_of_wire();
-/// Whether this process has a number of a listener, or of a bound datagram socket, on the wire: what comes to these
-/// comes to who has the ports. Takes the lock.
+/// Whether this process has a number of a listener, or of a bound datagram socket, on the wire. What comes to these
+/// comes to the process that has the ports. Takes the lock.
 [[nodiscard]] bool has_source_on_wire();
 
 /// Called in an arena that is a copy of another one. Lock held.

@@ -1,10 +1,10 @@
 // Local: kernel connections between two processes of this host, whose bytes may move to memory that both share
 // (src/fastpath/shm). The kernel's connection stays beneath.
 //
-//   kLooking   a plain kernel socket whose calls are counted: the other end may be libbypass's
-//   kPairing   the ends are looking for each other; bytes go over the kernel
-//   kPaired    the memory is shared; each direction is where its CarrierSwitch says
-//   kOver      the kernel's alone from now on; handed to it once no thread is inside
+//   kLooking   a plain kernel socket whose calls are counted. The other end may also be a libbypass process.
+//   kPairing   the two ends are looking for each other. All bytes go over the kernel.
+//   kPaired    the memory is shared. Each direction has its carrier, the kernel or the ring (CarrierSwitch).
+//   kOver      the connection is the kernel's for good. Its number goes back to the kernel once no thread is inside.
 //
 // The client's side begins after some calls, so that a connection of one question and one answer does not pay for it.
 // Some things only the kernel can do: urgent data, kernel TLS, exec, passing a descriptor. They take the connection

@@ -1,6 +1,7 @@
-// LocalLink: this process's part of a connection within the host: the mapping and the channel; during the search for
-// the other end, the attempt. Indexed by the sockets' slots; the shard's lock is held.
-// Tests: tests/socket/local_pairing_test.cc, tests/system/local_meetings.py.
+// LocalLink: what this process alone has of a connection within the host. First it is the attempt to find the other
+// end (`pairing`), and later the mapping (`segment`) and the channel. The stages are in local.h. The table is indexed
+// by the sockets' slots. The shard's lock is held. Tests: tests/socket/local_pairing_test.cc,
+// tests/system/local_meetings.py.
 #pragma once
 
 #include <array>
@@ -20,31 +21,32 @@ struct Socket;
 struct LocalLink {
   std::uint32_t generation = 0;  // the socket slot's
   bool used = false;
-  bool active = false;            // among those that a poll looks at
+  bool active = false;            // among the links that each poll looks at (ActiveLinks)
   bool watched = false;           // `watched_fd` is in the process's watch set
   bool channel_readable = false;  // a sleeper has found `watched_fd` readable and has not read it
-  bool armed_in = false;          // the peer wakes this end for bytes
-  bool armed_out = false;         // the peer wakes this end for room
+  bool armed_in = false;          // the peer wakes this end when it has written bytes
+  bool armed_out = false;         // the peer wakes this end when it has read bytes, so that there is room
   int tcp = -1;                   // the number of the kernel's connection when the attempt began
   int watched_fd = -1;
   std::uint32_t peers_buffer = 0;  // the peer's SO_RCVBUF, by which the ring is bounded (local_bound.cc)
   Socket* socket = nullptr;
-  const KernelHalf* half = nullptr;  // the socket's
+  const KernelHalf* half = nullptr;  // the socket's kernel half
   fastpath::shm::Pairing pairing;
   fastpath::shm::Segment segment;
   fastpath::shm::Channel channel;
   fastpath::shm::RingView out, in;
   Instant stuck_since = kNever;  // since when a writer has found the ring full and its reader at the same place
-  std::uint64_t stuck_at = 0;
-  Instant held_until = kNever;                         // when the held bytes of the ring are sent
-  bool awaits_answer = false;                          // they are also sent at the peer's next bytes
+  std::uint64_t stuck_at = 0;    // … that place
+  // Bytes at the end of the ring may be held back, as Nagle's algorithm and TCP_CORK do (local_held.cc).
+  Instant held_until = kNever;                         // when they are sent
+  bool awaits_answer = false;                          // they are also sent when the peer's next bytes come
   std::uint64_t held_at = 0;                           // the peer's index when the bytes were held
   std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
   std::uint64_t noted_sent = 0, noted_received = 0;    // for TCP_INFO: bytes at the last look
   Instant sent_by{}, received_by{};                    // for TCP_INFO: when these were found to have grown
 };
 
-/// Null: this process has no link of this socket.
+/// Null: this process has no link for this socket.
 [[nodiscard]] LocalLink* local_link(const Socket& socket);
 /// Makes a link; null: no memory.
 LocalLink* make_local_link(Socket& socket);
@@ -53,19 +55,19 @@ void drop_local_link(LocalLink& link);
 /// The same, but the memory stays mapped, because the process ends.
 void forget_local_link(LocalLink& link);
 [[nodiscard]] std::uint32_t local_link_count();
-/// Closes the channel: from now on the peer is neither heard nor woken.
+/// Closes the channel: from now on this end neither hears the peer nor wakes it.
 void close_channel(LocalLink& link);
-/// In a forked child: counts the links again, as another thread of the parent may have been about to change the count.
+/// Called in a forked child: counts the links again. Another thread of the parent may have been changing the count.
 void recount_local_links();
 
 /// Waits until no thread of this process is about to wake a peer. Lock held.
 void await_wakes();
 /// Wakes the peer after the lock is released: waking is a system call, during which others would wait. Lock held.
 void wake_peer(const LocalLink& link);
-/// Without the lock: makes the wake-ups that this thread has asked for. wake_collected() does so, too.
+/// Called without the lock: makes the wake-ups that this thread has asked for. wake_collected() also does it.
 void wake_peers();
 
-/// The latest kMostActive links are looked at by every poll; the others are armed.
+/// Each poll looks at the kMostActive links that were used last. The others are armed: their peers wake this end.
 inline constexpr std::size_t kMostActive = 64;
 struct ActiveLinks {
   std::array<LocalLink*, kMostActive> links{};
@@ -75,7 +77,7 @@ struct ActiveLinks {
     return {links.data(), count.load(std::memory_order_relaxed)};
   }
   void remove(LocalLink& link);
-  /// Puts the link last. Returns the link that has to go, or null.
+  /// Makes the link the one that was used last. Returns the link that must leave the list for it, or null.
   LocalLink* add(LocalLink& link);
 };
 extern constinit ActiveLinks active_links;
