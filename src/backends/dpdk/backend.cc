@@ -39,7 +39,7 @@ class DpdkBackend final : public Backend {
   std::vector<std::unique_ptr<PortKeeper>> keepers_;  // control thread only
 };
 
-// What the kernel would refuse, in its words and ours, while DPDK has not been asked yet: it can be asked once only.
+// Checks what the kernel would refuse, before DPDK is asked: a process can start DPDK once only.
 bool may_have_card(const PortPlan& plan, std::string& problem, bool& taken) {
   const PciCard card = read_pci_card(plan.device.name);
   std::string text = lock_problem(card, kDpdkOverhead + plan.all_buffer_bytes, lock_limit_of_process());
@@ -59,7 +59,7 @@ bool DpdkBackend::check(const PortSpec& spec, std::string& problem) try {
 }
 
 Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
-  const socket::CancellationOff off;  // a thread that ended here would leave its request to the control thread dangling
+  const socket::CancellationOff off;  // a cancelled thread would leave the control thread a request that points nowhere
   if (const int error = control_.start(); error != 0) {
     problem = "no thread for the ports: " + std::string(std::strerror(error));
     return nullptr;

@@ -34,7 +34,7 @@ unsigned ops_count(const rte_mempool* pool) {
   return stack_of(pool)->count;
 }
 
-// Lays the objects of a chunk out without putting them up for use: they are not initialised yet.
+// Gives each object of a chunk its place. None is usable yet, because they are not initialised.
 int ops_populate(rte_mempool* pool, unsigned max, void* address, rte_iova_t iova, size_t length,
                  rte_mempool_populate_obj_cb_t* on_object, void* argument) {
   const std::size_t size = pool->header_size + pool->elt_size + pool->trailer_size;
@@ -126,15 +126,15 @@ bool BufferPool::add_chunk(std::uint32_t count) {
   return true;
 }
 
-// Buffers in a chunk's memory; how many. A card that takes physical addresses sees one piece within a huge page only,
-// and neighbouring pages may or may not follow each other: no buffer lies across their border.
+// Makes buffers in a chunk's memory, and returns how many. With physical addresses, memory is contiguous to a card only
+// within a huge page. So no buffer lies across the border of two pages.
 int BufferPool::lay_out(char* memory, std::size_t bytes) {
   constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
   int made = 0;
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t to_border = kPage - (reinterpret_cast<std::uintptr_t>(memory) + done) % kPage;
     const std::size_t part = eal_has_physical_addresses() ? std::min(to_border, bytes - done) : bytes;
-    // rte_malloc_virt2iova() knows the beginning of what was allocated only.
+    // rte_malloc_virt2iova() takes only the first address of an allocation.
     const rte_iova_t iova = done == 0 ? rte_malloc_virt2iova(memory) : rte_mem_virt2iova(memory + done);
     const int more = rte_mempool_populate_iova(pool_, memory + done, iova, part, nullptr, nullptr);
     if (more < 0) return made > 0 ? made : more;
@@ -158,7 +158,7 @@ bool BufferPool::wants_growth() const {
 
 void BufferPool::grow() {
   if (!wants_growth()) return;
-  // A chunk that memory does not suffice for ends the growth: the budget was larger than the machine.
+  // If there is no memory for a chunk, the pool grows no more: the budget was larger than the machine.
   if (!add_chunk(std::min(config_.chunk, limit() - total()))) limit_ = total();
 }
 
@@ -180,7 +180,7 @@ std::size_t BufferPool::alloc(std::span<Packet*> out) {
 }
 
 void BufferPool::free_frame(Packet* head) {
-  // The chain as the stack left it is what counts: it may have been cut or joined since it was received.
+  // The chain is walked as it is now: the stack may have cut or joined it since it was received.
   void* objects[64];
   std::uint32_t n = 0;
   for (Packet* p = head; p != nullptr;) {

@@ -13,8 +13,8 @@ struct Row {
   std::string_view driver;
   CardRules rules;
 };
-// net_virtio chains buffers (VIRTIO_NET_F_MRG_RXBUF) for what its peer joined. vmxnet3 loses joined frames, and drops
-// frames of more than 16 parts, cut ones, too, whatever its limits say (VMXNET3_MAX_TXD_PER_PKT).
+// net_virtio chains buffers (VIRTIO_NET_F_MRG_RXBUF) for frames that its peer joined. vmxnet3 loses joined frames. It
+// also drops each frame of more than 16 parts, whatever limits it reports (VMXNET3_MAX_TXD_PER_PKT).
 constexpr std::array<Row, 2> kRows{{{"net_virtio", {.lro = true}}, {"net_vmxnet3", {.most_segments = 16}}}};
 
 constexpr std::uint16_t kIntel = 0x8086;

@@ -29,7 +29,7 @@ void mark(int fd) {
   host->own_descriptor(fd, true);
 }
 
-// A connected vhost-user socket. Few: one a port.
+// A connected vhost-user socket. Each port has one, so there are few.
 struct Wire {
   std::atomic<int> fd{-1};
   int listener = -1;
@@ -135,7 +135,7 @@ void remember_vhost_pipe(int write_end) {
 
 void poke_vhost_thread() {
   const int fd = vhost_pipe.load();
-  if (fd >= 0 && libc.write(fd, "p", 1) < 0) return;  // a full pipe wakes as well
+  if (fd >= 0 && libc.write(fd, "p", 1) < 0) return;  // a full pipe also wakes its reader
 }
 
 void hang_up(int fd) {

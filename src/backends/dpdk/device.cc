@@ -16,7 +16,8 @@
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
 
-// The driver's, which no header of DPDK's declares: unregisters the interrupt of a port whose peer has gone.
+// A function of the driver, which no header of DPDK declares. It unregisters the interrupt of a port whose peer has
+// gone.
 extern "C" void virtio_user_dev_delayed_disconnect_handler(void* device);
 
 namespace bypass::dpdk {
@@ -45,7 +46,7 @@ std::uint16_t fit(std::uint16_t wanted, const rte_eth_desc_lim& limit) {
   return static_cast<std::uint16_t>(n);
 }
 
-// Of one frame to send; 0: any number.
+// The number of parts that one frame to send may have; 0: any number.
 std::uint16_t most_segments(const rte_eth_desc_lim& limit, const CardRules& rules) {
   return rules.most_segments != 0 ? rules.most_segments : limit.nb_seg_max;
 }
@@ -117,8 +118,8 @@ bool Device::configure(std::string& problem) {
   conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | kTxL4Checksums |
                                                  RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
   conf.rxmode.max_lro_pkt_size = lro_ ? info.max_lro_pkt_size : 0;
-  // A card whose driver counts on this interrupt is never asked again, and the interrupt may not come: its link is read
-  // now and then (PortKeeper).
+  // With this interrupt the driver never asks the card again. The interrupt may not come, so PortKeeper reads the link
+  // now and then.
   conf.intr_conf.lsc = !is_card() && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0 ? 1 : 0;
   conf.intr_conf.rxq = spec_.interrupts ? 1 : 0;
   int error = rte_eth_dev_configure(id_, 1, 1, &conf);
@@ -156,8 +157,8 @@ void Device::stop_and_close() {
   rte_eth_dev_close(id_);
 }
 
-// The virtio-user driver does not wait for its interrupt handler, nor for the alarm that the handler sets
-// when the peer has gone: both would run on freed memory. They run on EAL's interrupt thread, so does this.
+// The virtio-user driver waits neither for its interrupt handler, nor for the alarm that the handler sets when the peer
+// has gone. Both would run on freed memory. They run on EAL's interrupt thread, and so does this function.
 void Device::close_virtio_user() {
   struct Closing {
     Device* device;
@@ -221,7 +222,7 @@ PortCaps Device::capabilities() const {
     caps.tso = caps.tso_max_bytes >= 2 * caps.mtu;
   }
   caps.keeps_sent =
-      true;  // also a vhost end, whose peer drops what it has not taken by the time that the socket closes
+      true;  // also for a vhost end: when the socket closes, its peer drops the frames that it has not taken
   return caps;
 }
 

@@ -117,7 +117,7 @@ void DpdkPort::renew(const Opened& opened) {
 }
 
 void DpdkPort::request_pause() {
-  // Resumed, but never adopted: nobody has been inside the queues.
+  // The queues were resumed, but never adopted: no thread has been inside them.
   State expected = State::kResuming;
   if (state_.compare_exchange_strong(expected, State::kPaused, std::memory_order_acq_rel)) return;
   expected = State::kRunning;
@@ -148,7 +148,7 @@ void DpdkPort::lose_link(bool peer_is_there) {
 
 void DpdkPort::wake() {
   const std::uint64_t one = 1;
-  if (wake_fd_ >= 0 && libc.write(wake_fd_, &one, sizeof one) < 0) return;  // never full: nobody counts to 2^64
+  if (wake_fd_ >= 0 && libc.write(wake_fd_, &one, sizeof one) < 0) return;  // never full: the counter holds 2^64 - 2
 }
 
 [[gnu::noinline, gnu::cold]] bool DpdkPort::settle() {
@@ -162,7 +162,7 @@ void DpdkPort::wake() {
       poke_(poke_argument_);
       return false;
     }
-    // Against a request_pause() in between; who wins here has next_ and the queues for itself.
+    // A request_pause() may come in between. The thread that wins here has next_ and the queues for itself.
     if (!state_.compare_exchange_strong(state, State::kRunning, std::memory_order_acq_rel)) continue;
     adopt();
     return true;
@@ -182,7 +182,7 @@ void DpdkPort::adopt() {
   armed_ = false;
   pool_.set_shared(next_.foreign_threads);
   if (gather_ != nullptr) gather_->set_shared(false);
-  // Against a lose_link() meanwhile: either it comes after our set_link(true), or we see its generation.
+  // A lose_link() may come meanwhile. Either it comes after our set_link(true), or this thread sees its generation.
   set_link(next_.link_up);
   if (link_generation_.load(std::memory_order_seq_cst) != next_.link_generation) set_link(false);
 }
@@ -195,7 +195,7 @@ std::size_t DpdkPort::receive(std::uint16_t, std::span<Packet*> out) {
   rte_mbuf* frames[kBurst];
   const auto room = static_cast<std::uint16_t>(std::min(out.size(), kBurst));
   const std::uint16_t n = rte_eth_rx_burst(device_, 0, frames, room);
-  // Also when nothing arrives: it may be for want of buffers, which the program holds.
+  // Also when nothing arrives: the buffers may be missing, because the program holds them.
   mind_pool();
   if (look_ != Look::kNone) [[unlikely]]
     note_look(n != 0);
@@ -238,8 +238,8 @@ void DpdkPort::fill_mbuf(Packet* head) {
   first->tso_segsz = head->tso_mss;
 }
 
-// Hangs the bytes outside of the buffer behind the head, as segments that point at them. These mbufs own no
-// memory; the driver copies the bytes and gives the mbufs back within the burst.
+// Appends the bytes outside of the buffer to the head, as segments that point at them. These mbufs own no memory. The
+// driver copies the bytes and returns the mbufs within the burst.
 bool DpdkPort::append_external(Packet* head) {
   Packet* extra[2];
   const std::size_t wanted = head->external_len[1] != 0 ? 2 : 1;
@@ -294,7 +294,8 @@ std::size_t DpdkPort::burst(std::span<Packet* const> frames) {
   return ready < n && sent == ready ? sent + refuse(frames[ready]) : sent;
 }
 
-// The driver will not take this frame at the next try either: it is lost, as on a wire, and sent again in shorter ones.
+// The driver would not take this frame at the next try, either. It is lost, as on a wire, and TCP sends it again in
+// shorter frames.
 std::size_t DpdkPort::refuse(Packet* frame) {
   if ((frame->flags & kTxTso) != 0) shorten_tso(caps_);
   return drop({&frame, 1});
@@ -317,8 +318,8 @@ std::size_t DpdkPort::send(std::uint16_t, std::span<Packet* const> frames) {
     if (n != part.size()) break;
   }
   if (sent == frames.size()) return sent;
-  // Only what the device refuses meets the link's state: a vhost end may be asked for an answer by a peer
-  // whose link it does not count as settled yet.
+  // The link's state is looked at only when the device refuses a frame. A peer may ask a vhost end for an answer before
+  // the link counts as up.
   if (!link_.load(std::memory_order_relaxed)) return sent + drop(frames.subspan(sent));
   tx_full_.add(1);
   return sent;
@@ -332,7 +333,7 @@ std::size_t DpdkPort::alloc(std::uint16_t, std::span<Packet*> out) {
   return n;
 }
 
-// Once a shortage and once a chunk: the control thread makes one, which the next look takes in.
+// Called once for each shortage, and once for each chunk: the control thread makes a chunk, and the next look adds it.
 void DpdkPort::mind_pool() {
   const bool low = pool_.free_count() < pool_.low_mark();
   if (!low && asked_at_total_ == 0) [[likely]]
@@ -377,7 +378,8 @@ void DpdkPort::note_look(bool found) {
   tell_trust();
 }
 
-// Of a sleep that has ended. The timer alone has called: what was found since it was armed, or is about to be, counts.
+// Called when a sleep has ended. If only the timer has woken the sleeper, frames that were found since it was armed, or
+// are found now, came without an event.
 void DpdkPort::note_events(unsigned events) {
   if (!proves_interrupt_) return;
   const bool slept = std::exchange(look_, Look::kNone) == Look::kArmed;
@@ -390,7 +392,7 @@ void DpdkPort::note_events(unsigned events) {
   if (found_) note_look(true);
 }
 
-// The control thread has a word for the log.
+// The control thread logs the change.
 void DpdkPort::tell_trust() {
   const InterruptTrust::State state = proves_interrupt_ ? trust_.state() : InterruptTrust::State::kProven;
   if (told_trust_.exchange(state, std::memory_order_relaxed) != state) poke_(poke_argument_);
@@ -404,7 +406,8 @@ void DpdkPort::set_timer() {
   libc.timerfd_settime(timer_fd_, 0, &after, nullptr);
 }
 
-// net_vhost keeps its bursts out of a device whose peer goes, but not this: it may be looking at what is freed next.
+// When a peer goes, net_vhost keeps bursts out of the device, but not this call. So the call could look at memory that
+// is freed next.
 void DpdkPort::switch_interrupt(bool on) {
   switching_.store(true, std::memory_order_seq_cst);
   on ? rte_eth_dev_rx_intr_enable(device_, 0) : rte_eth_dev_rx_intr_disable(device_, 0);
@@ -412,11 +415,11 @@ void DpdkPort::switch_interrupt(bool on) {
 }
 
 void DpdkPort::await_switch() const {
-  // Bounded, should DPDK's thread hold a lock that the other one waits for.
+  // The wait is bounded: DPDK's thread may hold a lock that the other thread waits for.
   constexpr auto kPatience = std::chrono::seconds(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the device has been taken from the queues before that
   const auto latest = std::chrono::steady_clock::now() + kPatience;
-  // It is to get the processor, also should this thread have a higher real-time priority.
+  // The other thread must get the processor, even if this one has a higher real-time priority.
   constexpr timespec kLook{0, 50'000};
   while (switching_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < latest)
     nanosleep(&kLook, nullptr);
@@ -424,10 +427,11 @@ void DpdkPort::await_switch() const {
 
 bool DpdkPort::arm(std::uint16_t) {
   note_events(fetch_events());
-  // What the control thread wants to be noticed has just lost its event: have receive() look.
+  // The event by which the control thread called was just read. So receive() must look.
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kPausing || state == State::kResuming) return false;
-  if (asked_at_total_ != 0 && pool_.may_grow()) return false;  // what waits at the device comes in with the next chunk
+  if (asked_at_total_ != 0 && pool_.may_grow())
+    return false;  // the frames that wait at the device come in with the next chunk
   const bool up = link_.load(std::memory_order_acquire);
   if (up != armed_link_) {
     armed_link_ = up;
@@ -436,8 +440,8 @@ bool DpdkPort::arm(std::uint16_t) {
   if (state == State::kRunning && interrupt_switch_) switch_interrupt(true);
   armed_ = true;
   if (proves_interrupt_) set_timer();
-  // Pairs with the peer's barrier between writing a frame and reading whether we want to be woken: either it
-  // sees our wish, or the caller's receive() after arm() sees the frame.
+  // Pairs with the peer's barrier between writing a frame and reading whether this end wants to be woken. Either the
+  // peer sees that, or the caller's receive() after arm() sees the frame.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
 }

@@ -30,8 +30,8 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 // EAL, one port and its peer use about 20 descriptors; EAL panics when it finds none.
 constexpr int kDescriptorsNeeded = 32;
-// Where there are numbers above the program's, each takes one of the program's for a moment only. A folder and a file
-// in it, or both ends of a pair, take two at once.
+// If there is room above the program's numbers, a new descriptor takes one of the program's only for a moment. A folder
+// and a file in it, or both ends of a pair, take two at once.
 constexpr int kMomentaryDescriptors = 4;
 // Queues, rings and DPDK's own tables beside the buffers.
 constexpr std::size_t kOverhead = kDpdkOverhead;
@@ -43,8 +43,8 @@ State state = State::kNotStarted;
 bool huge_pages = false;
 bool physical = false;
 
-// --- DPDK's log: errors kept for `problem` texts, everything handed on at debug level
-// Never destroyed: DPDK's threads may log while the program's static destructors run.
+// --- DPDK's log: errors are kept for `problem` texts, and everything is passed on at debug level
+// The object is never destroyed: DPDK's threads may log while the program's static destructors run.
 struct Log {
   std::mutex mutex;
   std::string recent_errors;
@@ -79,7 +79,7 @@ std::string& failure() {
   return *text;
 }
 
-// --- What rte_eal_init would die of
+// --- What would make rte_eal_init end the process
 bool descriptors_free(int count) {
   std::vector<int> held;
   for (int i = 0; i < count; i++) {
@@ -135,8 +135,8 @@ bool preflight(std::size_t bytes, std::string& problem) {
   return true;
 }
 
-// --- Huge pages: used when enough are free now, for this user, and address space is not rationed (the mode
-// reserves 134 GB of it).
+// --- Huge pages. They are used if enough are free now, for this user, and address space is not limited: in this mode
+// DPDK reserves 134 GB of address space.
 std::size_t read_number(const char* path) {
   const int fd = libc.open64(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
@@ -192,17 +192,17 @@ void call_init(void* argument) {
 }
 
 std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes) {
-  // Which core EAL believes in does not matter: its pinning is cut off (wraps_process.cc).
+  // The number of the core does not matter: EAL's calls that pin threads do nothing (wraps_process.cc).
   std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--log-level=error"};
   words.emplace_back(physical ? "--iova-mode=pa" : "--iova-mode=va");
-  // A scan of PCI would try drivers on the machine's own cards. With a list of allowed ones that holds none there is,
-  // it tries nothing, and each card is added as its port opens (Device::open).
+  // A scan of PCI would try drivers on the machine's own cards. Here the only allowed address is one that no card has,
+  // so the scan tries nothing. Each card is added when its port opens (Device::open).
   words.emplace_back(request.cards.empty() ? "--no-pci" : "--allow=ffff:ff:1f.7");
   for (const std::string_view bus : closed_buses()) words.push_back("--allow=" + std::string(bus));
   if (huge_pages) {
     words.insert(words.end(), {"--in-memory", "--single-file-segments"});
   } else {
-    // Small pages of one sparse memfd: what is not touched costs nothing but 64 bytes of table a page.
+    // Small pages of one sparse memfd: a page that is not touched costs 64 bytes of a table and nothing more.
     words.insert(words.end(), {"--no-huge", "--no-shconf", "-m" + std::to_string(bytes / kMiB)});
   }
   return words;
@@ -268,7 +268,7 @@ bool eal_has_physical_addresses() {
   return physical;
 }
 
-// Empty pages, not none: nothing here looks at them any more, but what DPDK has for a process's end might.
+// The pages stay mapped, but empty. Nothing here reads them any more, but DPDK's code at a process's end might.
 void hide_memory_in_child() {
   for (std::size_t i = 0; i < range_count.load(std::memory_order_acquire); i++)
     mmap(ranges[i].begin, ranges[i].bytes, PROT_READ | PROT_WRITE,

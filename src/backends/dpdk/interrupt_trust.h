@@ -1,8 +1,8 @@
 // InterruptTrust: whether a card's receive interrupt comes, and how long a sleeper may rely on it.
 //
-// What a driver says of its interrupts is not proof: a vector may be set up that the card never signals (e1000e by
-// MSI-X under DPDK's driver), and a guest's vectors may be lost later. So a sleeper looks at the queue now and then
-// although nothing called it. Frames that lie there without an event count against the interrupt. After the first such
+// A driver's word about its interrupts is no proof. The card may never signal a vector that was set up (e1000e with
+// MSI-X under DPDK's driver), and a guest's vectors may be lost later. So a sleeper looks at the queue now and then,
+// even if nothing woke it. Frames that lie there without an event count against the interrupt. After the first such
 // look the sleeps are short. After kMissesToBeDead in a row the interrupt counts as dead, and short sleeps stay.
 //
 //   kUnproven   nothing has come yet                  the sleep doubles up to kLongestUnproven
@@ -25,7 +25,7 @@ class InterruptTrust {
   static constexpr Duration kShortest = std::chrono::microseconds(500), kLongest = std::chrono::milliseconds(4);
   static constexpr Duration kLongestUnproven = std::chrono::milliseconds(64);
   static constexpr Duration kLongestProven = std::chrono::seconds(1);
-  /// One late event is no proof: the card may hold it back (interrupt moderation) until the look has been.
+  /// One late event proves nothing: the card may hold it back (interrupt moderation) until the sleeper has looked.
   static constexpr unsigned kMissesToBeDead = 3;
   /// So many events in a row bring a dead interrupt back.
   static constexpr unsigned kEventsToRevive = 8;

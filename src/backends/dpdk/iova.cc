@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// Of the kernel's drivers that DPDK's use, uio's know no IOMMU. A driver of another kind (mlx5's) translates itself.
+/// Whether the card's kernel driver leaves the IOMMU unused: uio's drivers do, and vfio-pci in its mode without one. A
+/// driver that stays bound beside DPDK (mlx5's) translates addresses itself.
 bool needs_physical(const PciCard& card) {
   if (card.driver == "uio_pci_generic" || card.driver == "igb_uio") return true;
   return card.driver == "vfio-pci" && (card.group.empty() || card.is_without_iommu);
 }
 
-/// /proc/self/pagemap shows page frames to whoever has it (proc_pid_pagemap(5)).
+/// Whether this process has CAP_SYS_ADMIN. With it, /proc/self/pagemap shows page frames (proc_pid_pagemap(5)).
 bool may_see_page_frames() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2]{};

@@ -25,7 +25,7 @@ constexpr Header kGetFeatures{1, 1, 0};
 Peer why_not_connected(int error, const std::string& path, std::string& detail) {
   struct stat status {};
   if (error == ENOENT) return Peer::kAbsent;
-  if (error == EAGAIN) return Peer::kSilent;  // the backlog is full: nobody accepts
+  if (error == EAGAIN) return Peer::kSilent;  // the backlog is full: no process accepts
   if (error == ECONNREFUSED && ::stat(path.c_str(), &status) == 0) {
     if (S_ISSOCK(status.st_mode)) return Peer::kStale;
     detail = path + " exists and is not a socket";

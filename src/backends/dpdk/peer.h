@@ -1,5 +1,5 @@
-// What sits at the other end of a vhost-user socket path, found out in microseconds and without waiting
-// for a peer that does not answer.
+// Peer: what is at the other end of a vhost-user socket's path. It takes microseconds to find out, and a bounded time
+// if the peer does not answer.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@ namespace bypass::dpdk {
 
 enum class Peer {
   kAbsent,     // no such path
-  kStale,      // a socket that nobody listens on: left behind by a process that died
-  kSilent,     // somebody listens but does not answer: stopped, or swapped out
+  kStale,      // a socket on which no process listens: its process has died
+  kSilent,     // a process listens but does not answer: it is stopped, or swapped out
   kBusy,       // a server of ours that has a live client already
   kAlive,      // a vhost-user server that answers
   kForbidden,  // no permission, not a socket, or a process of a user who is not trusted (trust.h)
 };
 
-/// Connects, asks for the features, and hangs up. Waits `patience_ms` at most. `detail` explains kForbidden.
+/// Connects, asks for the features, and closes. Waits `patience_ms` at most. `detail` explains kForbidden.
 Peer look_at_peer(const std::string& path, int patience_ms, std::string& detail);
 
-/// While it lives, no other libbypass process checks or creates sockets in the folder of `path`. Between finding a path
-/// stale and binding it anew, no other process may do the same. Best effort: after 100 ms it goes on without (a folder
-/// on a file system that cannot lock).
+/// While it lives, no other libbypass process checks or creates sockets in the folder of `path`. A process that finds a
+/// path stale binds it anew, and no other may do the same in between. After 100 ms without the lock it goes on anyway:
+/// the folder's file system may have no locks.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path);

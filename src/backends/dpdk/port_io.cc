@@ -1,5 +1,6 @@
-// A card's I/O ports (virtio's older form on uio). EAL gives that right to the thread that starts it, and to those
-// which that thread starts later: iopl(2) is a thread's. A port's frames are sent by any thread of the program.
+// The right to use a card's I/O ports (virtio's older form on uio). iopl(2) gives it to one thread, and to the threads
+// that this one starts later. EAL calls it only in the thread that starts EAL. But any thread of the program sends a
+// port's frames.
 #include <rte_bus_pci.h>
 #include <sys/io.h>
 
@@ -14,8 +15,7 @@ void __wrap_pci_uio_ioport_write(rte_pci_ioport* ports, const void* data, size_t
 
 namespace {
 
-// The same right that the process's opening of the port was granted by: CAP_SYS_RAWIO. A thread that has given it up
-// sends nothing more.
+// iopl(2) needs CAP_SYS_RAWIO, as opening the port did. A thread that has given it up sends nothing more.
 bool may_use_ports() {
   static thread_local const bool may = ::iopl(3) == 0;
   return may;

@@ -13,9 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a vhost-user server may take to answer our question before we call it silent.
+// How long a vhost-user server may take to answer before it counts as silent.
 constexpr int kPatienceMs = 100;
-// The link is looked at this often even when no driver reports a change.
+// How often the link is looked at, even if no driver reports a change.
 constexpr milliseconds kLookInterval{1000};
 // … and a card's, while it is down.
 constexpr milliseconds kDarkLookInterval{50};
@@ -24,7 +24,7 @@ constexpr milliseconds kMeetInterval{1};
 // … and after this many looks (a guest that has no driver may never do it).
 constexpr unsigned kQuickLooks = 1000;
 constexpr milliseconds kSlowMeetInterval{50};
-// How often a virtio end tries to connect; the one that starts a wire's two ends together has them both within the
+// How often a virtio end tries to connect. A user who starts both ends of a wire together has them connected within the
 // first second.
 constexpr unsigned kQuickTries = 100, kTries = 200;
 constexpr milliseconds kQuickTry{10}, kTry{100}, kSlowTry{200};
@@ -56,7 +56,7 @@ bool PortKeeper::create_pools(std::string& problem) {
   pool_ = std::make_unique<BufferPool>();
   if (!pool_->create(name.c_str(), plan_.pool, index_, problem)) return false;
   if (!plan_.expected.gather) return true;
-  // Two pointers to outside bytes a frame of one burst.
+  // For each frame of one burst, two pointers to bytes outside of it.
   const PoolConfig pointers{.data_room = 0, .initial = 128, .chunk = 0, .budget_bytes = 0};
   gather_ = std::make_unique<BufferPool>();
   return gather_->create((name + "g").c_str(), pointers, index_, problem);
@@ -81,8 +81,7 @@ bool PortKeeper::open(std::string& problem) {
   }
   phase_ = Phase::kUp;
   const Opened opened = describe(plan_.role == Role::kOther && device_.link_is_up());
-  // Addresses are given to the port before anybody polls it, and a device of its own brings its MAC address and its
-  // MTU.
+  // The port gets its addresses before any thread polls it. A card brings its own MAC address and MTU.
   if (plan_.role == Role::kOther) port_->announce(opened.caps, opened.mac);
   port_->resume(opened);
   return true;
@@ -134,7 +133,7 @@ Opened PortKeeper::describe(bool link_up) const {
   opened.proves_interrupt = plan_.role == Role::kOther;
   opened.prepare = plan_.prepare;
   opened.foreign_threads = plan_.foreign_threads;
-  // A vhost end that has not met its peer yet has only its hopes.
+  // A vhost end that has not met its peer yet does not know what the peer can take. It assumes the best.
   opened.caps = plan_.role == Role::kVhost && !link_up ? plan_.expected : device_.capabilities();
   opened.caps.gather = plan_.expected.gather;
   opened.caps.buffer_bytes = pool_->buffer_bytes();
@@ -161,8 +160,8 @@ void PortKeeper::try_virtio(Instant now) {
   due_ = next_try(now);
 }
 
-// Each cause is said once, not at every try, and a warning once it has lasted: a path may be another than was meant. A
-// server that is ending looks busy, too, for a moment.
+// Each cause is logged once, not at every try. It becomes a warning when it has lasted: the user may have named a wrong
+// path. A server that is ending also looks busy for a moment.
 void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
   busy_looks_ = peer == Peer::kBusy ? busy_looks_ + 1 : 0;
   if (busy_looks_ == 1) return;
@@ -209,7 +208,7 @@ void PortKeeper::finish_stopping(Instant now) {
 
 // --- Watching
 
-// Once: a program that sleeps wakes later than by an interrupt, and its user should know why.
+// Logged once: a program that sleeps wakes later than by an interrupt, and its user should know why.
 void PortKeeper::tell_interrupt() {
   const InterruptTrust::State state = port_->interrupt();
   if (std::exchange(told_interrupt_, state) == state || state != InterruptTrust::State::kDead) return;
@@ -235,8 +234,8 @@ void PortKeeper::watch_link(Instant now) {
 // A virtio-user peer starts its device three times in a row while it opens (DPDK's driver negotiates anew at
 // each step). Only the last time are there receive buffers: then frames can pass, and the link is up.
 void PortKeeper::watch_vhost_link(Instant now) {
-  // Every event is a peer that came or went, even when the link is up again by now. The count is read before
-  // the state: what changes in between is a further event.
+  // Each event says that a peer has come or gone, even if the link is up again by now. The count is read before the
+  // state: a change in between is one more event.
   const unsigned events = link_events_.load(std::memory_order_acquire);
   const bool is_up = device_.link_is_up();
   if (events != seen_link_events_) {
@@ -268,7 +267,8 @@ Instant PortKeeper::step(Instant now) {
 // --- The end
 
 void PortKeeper::close_device() {
-  // Closing asks the peer for its ring positions and would wait for one that is stopped: cut the line first.
+  // Closing asks the peer for its ring positions, and would wait for a peer that is stopped. So the connection is cut
+  // first.
   if (plan_.role == Role::kVirtio) shut_client_down(plan_.path);
   unfollow_reads(device_.interrupt_descriptor());
   device_.close();

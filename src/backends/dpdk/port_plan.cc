@@ -42,7 +42,7 @@ std::string text_of(MacAddress mac) {
   return text;
 }
 
-// The folder resolved, the name kept: the socket itself may not exist yet, and the program may chdir.
+// Resolves the folder and keeps the name: the socket itself may not exist yet, and the program may call chdir().
 bool absolute_path(const std::string& path, std::string& out, std::string& problem) {
   const std::string folder = folder_of(path);
   char resolved[PATH_MAX];
@@ -116,7 +116,7 @@ void share_memory_with_peer(PortPlan& plan) {
   plan.expected.tso_max_bytes = kLargestTsoPayload;
 }
 
-/// Of "pci:ADDRESS" and "dpdk:ADDRESS,ARGUMENTS" among the ports of a process.
+/// The addresses of "pci:ADDRESS" and "dpdk:ADDRESS,ARGUMENTS" among the ports of a process.
 std::vector<std::string> cards_among(const std::vector<std::string>& ports) {
   std::vector<std::string> cards;
   for (const std::string& port : ports) {

@@ -19,8 +19,8 @@ struct Trust {
   uid_t user = 0;
 };
 
-// Entries are added by who opens ports, one at a time, and stay; the vhost library's thread reads them: the count,
-// which is written last, says how many it sees.
+// The thread that opens ports adds entries, one at a time. They stay. The vhost library's thread reads them. The count
+// is written last and says how many entries that thread sees.
 constexpr std::size_t kMostTrusts = 64;
 std::array<Trust, kMostTrusts> g_trusts;
 std::atomic<std::size_t> g_count{0};

@@ -1,12 +1,13 @@
-// libibverbs as mlx4's and mlx5's drivers call it. Only who has such a card needs the library, so it is opened when one
-// is asked for, not linked. It is the one that libbypass-verbs.so opens, too, and that the program may have.
+// The calls of mlx4's and mlx5's drivers to libibverbs. Only processes with such a card need the library. So it is not
+// linked, but opened when a port on such a card is opened. libbypass-verbs.so opens the same library, and the program
+// may have it, too.
 #pragma once
 
 #include <string>
 
 namespace bypass::dpdk {
 
-/// Opens the libraries unless they are open, and leads the drivers' calls to them. Control thread only. False:
+/// Opens the libraries unless they are open. From then on the drivers' calls go there. Control thread only. False:
 /// `problem` says what is not installed.
 bool bind_verbs(std::string& problem);
 

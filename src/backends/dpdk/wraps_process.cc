@@ -148,7 +148,7 @@ int __wrap_unsetenv(const char*) {
   return 0;
 }
 void __wrap_srand(unsigned) {}
-// Drivers draw by it what need not be secret, as the seed of a hash.
+// Drivers use it for numbers that need not be secret, such as the seed of a hash.
 int __wrap_rand() {
   static std::uint32_t state = 0x9e3779b9;
   state = state * 1664525 + 1013904223;
@@ -159,7 +159,7 @@ FILE* __wrap_popen(const char*, const char*) {
   return nullptr;
 }
 
-// --- Output: none of it is the program's
+// --- Output of DPDK, which must not appear among the program's
 int __wrap_printf(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
