@@ -100,7 +100,7 @@ class CablePort final : public Port {
     packet->port = 0;
     return packet;
   }
-  /// False: as many frames wait already as fit into a ring.
+  /// False: the ring is full of frames that wait.
   bool arrive(const Packet& head) {
     std::vector<std::byte> frame;
     for (const Packet* p = &head; p != nullptr; p = p->next_segment)

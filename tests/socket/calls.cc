@@ -22,7 +22,7 @@ const sockaddr* as_base(const sockaddr_in& name) {
   return reinterpret_cast<const sockaddr*>(&name);
 }
 
-// As src/preload makes them: the short way first.
+// Makes the calls as src/preload does: it tries the short way first.
 long send_as_preload(socket::File& file, int fd, const socket::Message& message, int flags) {
   if (message.control_length == 0) {
     if (const auto bytes = socket::send_at_once(file, message.data, flags)) return *bytes;
@@ -71,7 +71,7 @@ int Calls::insert(int fd, socket::File* file) {
   return fd;
 }
 
-// What src/preload does after a call that may have decided a socket.
+// Does what src/preload does after a call that may have decided a socket.
 long Calls::drop_if_kernel(int fd, socket::File* file, long r) {
   if (!socket::decided_for_kernel(*file)) return r;
   std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// Calls: the socket calls of a program, on the kernel or through src/socket, with one signature and one
-// convention (a result or a negative errno), so that one test body runs on both and Linux is the judge.
+// Calls: the socket calls of a program, on the kernel or through src/socket. Both have one signature and one convention
+// (a result or a negative errno). So one test body runs on both, and Linux gives the expected result.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,13 +37,13 @@ class Calls {
   /// connect() to AF_UNSPEC.
   long disconnect(int fd);
   long accept(int fd, int flags = 0, sockaddr_in* peer = nullptr);
-  /// With the program's own pointers.
+  /// Uses the program's own pointers.
   long accept_named(int fd, int flags, sockaddr* name, socklen_t* length);
   long shutdown(int fd, int how);
   long close(int fd);
   int dup(int fd);
   long send(int fd, std::string_view bytes, int flags = MSG_NOSIGNAL);
-  /// What was received, in `bytes`.
+  /// The bytes that were received are in `bytes`.
   long receive(int fd, std::string& bytes, std::size_t room = 65536, int flags = 0);
   long send_to(int fd, std::string_view bytes, const sockaddr_in& to, int flags = 0);
   long receive_from(int fd, std::string& bytes, sockaddr_in& from, std::size_t room = 65536, int flags = 0);
@@ -78,7 +78,7 @@ class Calls {
   /// A connected pair: client's and server's end.
   std::pair<int, int> connected();
 
-  /// The object behind a number; null where it is the kernel's alone.
+  /// The object behind a number; null if the number is the kernel's alone.
   socket::File* find(int fd);
 
  private:
@@ -102,7 +102,7 @@ inline std::string side_name(const ::testing::TestParamInfo<bool>& info) {
 }
 #define ON_BOTH_SIDES(fixture) INSTANTIATE_TEST_SUITE_P(On, fixture, ::testing::Bool(), ::bypass::test::side_name)
 
-/// Loopback of either kind delivers soon, not at once: waits for what is expected.
+/// Loopback of either kind delivers soon, but not at once. So this waits for what is expected.
 inline void await(Calls& calls, int fd, short events) {
   ASSERT_NE(calls.poll_one(fd, events, 5000) & events, 0);
 }

@@ -42,8 +42,8 @@ TEST_P(DatagramTest, SendTo_BoundSocket_ArrivesWithItsSource) {
   EXPECT_EQ(got, "pong");
 }
 
-// recvmsg(2) writes a name's length only where there is a name, and a control length always; sendmsg(2) looks at
-// neither.
+// recvmsg(2) writes a name's length only if a name was asked for, and always writes a control length. sendmsg(2) looks
+// at neither.
 TEST_P(DatagramTest, MessageHeader_LengthOfANullNameSaysNothing) {
   std::uint16_t port = 0;
   const int server = bound(port), client = calls.socket(AF_INET, SOCK_DGRAM);
@@ -440,7 +440,7 @@ TEST_P(DatagramSegmentTest, More_MakesOneDatagramOfSeveralSends) {
   calls.poll_one(server, POLLIN, 5);
   std::string got;
   EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), -EAGAIN);
-  EXPECT_EQ(calls.send(client, text.substr(60)), 40);  // to where the first part goes
+  EXPECT_EQ(calls.send(client, text.substr(60)), 40);  // the address to which the first part goes
   expect({100});
 }
 
@@ -543,7 +543,7 @@ TEST(DualDatagramTest, Send_PeerTakesNothingAnyMore_LosesAndCounts) {
   EXPECT_EQ(lost, 2U);
 }
 
-// ip_sk_ignore_df() of Linux: what is above the wire's MTU goes in fragments, unless the program forbids it.
+// ip_sk_ignore_df() of Linux: a datagram above the wire's MTU goes in fragments, unless the program forbids it.
 TEST(DualDatagramTest, Send_AboveTheMtu_IsAsMtuDiscoveryAllows) {
   World& world = World::get();
   std::string got;
@@ -560,7 +560,7 @@ TEST(DualDatagramTest, Send_AboveTheMtu_IsAsMtuDiscoveryAllows) {
   };
   {
     World::PeerThread thread(world, count);
-    while (!running) std::this_thread::yield();  // what other cases have left on the wire is gone
+    while (!running) std::this_thread::yield();  // frames that other cases have left on the wire are gone
     const std::pair<int, bool> modes[] = {{IP_PMTUDISC_WANT, true}, {IP_PMTUDISC_DO, false},
                                           {IP_PMTUDISC_DONT, true}, {IP_PMTUDISC_PROBE, false},
                                           {IP_PMTUDISC_OMIT, true}, {IP_PMTUDISC_INTERFACE, false}};
@@ -620,7 +620,7 @@ TEST(DualDatagramTest, Connect_FromAKernelPeerToABypassPeer_KeepsThePort) {
   sockaddr_in kernel_name{};
   socklen_t length = sizeof kernel_name;
   ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&kernel_name), &length), 0);
-  EXPECT_EQ(kernel_name.sin_port, port);  // still the program's alone
+  EXPECT_EQ(kernel_name.sin_port, port);  // this one is still the program's alone
 }
 
 }  // namespace

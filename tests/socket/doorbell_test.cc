@@ -1,4 +1,4 @@
-// A doorbell's name is known to everybody in the network namespace; its family alone rings it.
+// Every process in the network namespace can know a doorbell's name. Only its family can ring it.
 #include "socket/family/doorbell.h"
 
 #include <arpa/inet.h>
@@ -37,7 +37,8 @@ class DoorbellTest : public testing::Test {
     pollfd one{fd_, POLLIN, 0};
     return ::poll(&one, 1, 0) == 1;
   }
-  /// From another process, of another user where this one is root's: what sendmsg() says of each.
+  /// Sends from another process, which is another user's if the test runs as root. Returns what sendmsg() gave for each
+  /// message.
   template <typename Attack>
   void as_stranger(Attack&& attack) {
     const pid_t child = fork();
@@ -77,7 +78,7 @@ class DoorbellTest : public testing::Test {
   socklen_t name_bytes_ = 0;
 };
 
-/// One end of a connection whose close() waits for the other to read: for half a minute.
+/// One end of a connection whose close() waits half a minute for the other end to read.
 int lingering_socket() {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in here{};
@@ -116,7 +117,7 @@ TEST_F(DoorbellTest, Stranger_NeitherWakesNorFillsIt) {
     std::array<std::byte, 64> bytes{};
     bool sent = true;
     for (std::size_t i = 0; i < bytes.size(); i++) sent = sent && send(own, std::span(bytes).first(i));
-    return sent;  // the kernel says nothing of what it has dropped
+    return sent;  // the kernel does not report what it has dropped
   });
   EXPECT_FALSE(has_rung());
   ring_doorbell(target_);
@@ -137,7 +138,8 @@ TEST_F(DoorbellTest, AllButOneBitOfTheToken_IsAStranger) {
   EXPECT_FALSE(has_rung());
 }
 
-// The last number of a socket that lingers is closed by who drops the message: by its sender, whose thread then waits.
+// The last number of a socket with SO_LINGER is closed by the process that drops the message. That is the sender, whose
+// thread then waits.
 TEST_F(DoorbellTest, StrangersLingeringSocket_IsNotForUsToClose) {
   as_stranger([this](int own) {
     const std::byte byte{};

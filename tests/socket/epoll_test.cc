@@ -1,4 +1,4 @@
-// Epoll: Linux is the judge of every rule; mixed sets and moved sockets are for the stack's side alone.
+// Epoll: each rule is checked against Linux. Mixed sets and moved sockets exist only on the stack's side.
 #include <sys/eventfd.h>
 #include <unistd.h>
 

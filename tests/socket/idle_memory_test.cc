@@ -1,5 +1,5 @@
-// What an idle connection takes of the arena: 1 KiB at most, with what finds it. Ten thousand connections pay for each
-// byte that an object here grows by.
+// How much of the arena an idle connection takes: 1 KiB at most, with the tables that find it. Ten thousand connections
+// pay for each byte that an object grows by.
 #include <gtest/gtest.h>
 
 #include "socket/objects.h"
@@ -12,7 +12,7 @@ using socket::Details;
 using socket::LocalEnd;
 using socket::Socket;
 
-/// Beside each object in its slab, and in the flow table, which is half full at least.
+/// What is counted beside each object in its slab and in the flow table, which is at least half full.
 constexpr std::size_t kSlot = 8, kBuckets = 2 * sizeof(void*);
 
 template <typename T>

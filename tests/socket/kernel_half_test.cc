@@ -1,4 +1,4 @@
-// The kernel's side of a dual object: its readiness is never forgotten, and never outlives what caused it.
+// The kernel's side of an object with two halves: its readiness is never forgotten, and ends when its cause ends.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -18,7 +18,7 @@
 namespace bypass::test {
 namespace {
 
-/// What a test does in the middle of a kernel call that our side has let go of the lock for; once.
+/// What a test does in the middle of a kernel call for which our side has released the lock; done once.
 std::function<void()> g_meanwhile;
 void run_meanwhile() {
   if (g_meanwhile) std::exchange(g_meanwhile, nullptr)();
@@ -87,7 +87,7 @@ TEST_F(KernelHalfTest, Epoll_ErrorTakenBySend_IsNotReportedAnyMore) {
   EXPECT_EQ(calls.poll_one(fd, POLLIN), 0);
 }
 
-// ip(7), IP_RECVERR: the error queue is told of until it has been read, whatever else a read finds.
+// ip(7), IP_RECVERR: the error queue is reported until it has been read, whatever else a read finds.
 TEST_F(KernelHalfTest, Epoll_QueueOfErrorsIsUnread_IsReportedThoughAReadFindsNothing) {
   const int gone = kernel_calls.socket(AF_INET, SOCK_DGRAM);
   kernel_calls.bind(gone, kernel_calls.address(0));
@@ -120,7 +120,7 @@ TEST_F(KernelHalfTest, Poll_OthersTakeWhatAKernelDescriptorHad_IsNoneThatIsReady
   table->ppoll = [](pollfd* items, nfds_t count, const timespec* limit, const sigset_t* mask) {
     const int ready = ::ppoll(items, count, limit, mask);
     eventfd_t taken = 0;
-    if (ready == 1) eventfd_read(event, &taken);  // by another thread, before it is asked for again
+    if (ready == 1) eventfd_read(event, &taken);  // read by another thread, before it is asked for again
     return ready;
   };
   const Duration looks = std::exchange(World::get().budgets().kernel_poll, {});
@@ -211,7 +211,7 @@ TEST_F(KernelHalfTest, Close_WhileACallIsInside_TheNumbersNextOwnerKeepsItsWatch
   g_meanwhile = [&] { asleep = true; };
   std::thread reader([&] {
     std::string got;
-    EXPECT_EQ(calls.receive(fd, got), 4);  // of the socket that it began with, as with the kernel's
+    EXPECT_EQ(calls.receive(fd, got), 4);  // events of the socket with which it began, as in the kernel
     EXPECT_EQ(got, "ping");
   });
   while (!asleep) std::this_thread::yield();

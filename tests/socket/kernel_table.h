@@ -1,4 +1,4 @@
-// KernelTable: for a scope, a copy of the table of libc's functions in which a test puts its own.
+// KernelTable: for a scope, a copy of the table of libc's functions, into which a test puts its own functions.
 #pragma once
 
 #include "os/kernel.h"

@@ -1,6 +1,6 @@
-// A child is killed between the stack's half of a change and the socket's, at an instruction counted by single steps.
-// The one that lives then gives up what it had: every peer is told, and nothing is left behind. BYPASS_TEST_LONG=1: 20
-// times as many places.
+// A child is killed between the stack's half of a change and the socket's half, at an instruction counted by single
+// steps. The process that lives then gives up what the child had: every peer is told, and nothing is left over.
+// BYPASS_TEST_LONG=1: 20 times as many places.
 #include <cstdlib>
 #include <random>
 
@@ -19,7 +19,7 @@ bool in_lock() {
   return shard().lock().mine();
 }
 
-/// An object of the stack's whose socket does not know it, or a socket that nobody refers to.
+/// Finds an object of the stack that its socket does not know, or a socket to which no process refers.
 bool is_torn() {
   if (!in_lock()) return false;
   const auto& core = shard().stack().tcp().impl();
@@ -47,8 +47,8 @@ class KinDeath : public Kin {
   }
   ~KinDeath() override { shard().lock().set_handlers({}); }
 
-  /// A child does `act`, in which it dies behind that many instructions that count. How many there are where it
-  /// survives.
+  /// A child does `act`, and dies in it after that many instructions that count. If it survives, the result is how many
+  /// there are.
   template <typename Act>
   std::uint64_t child_acts(std::uint64_t place, bool (*counts)(), Act act) {
     return child_acts(
@@ -72,7 +72,7 @@ class KinDeath : public Kin {
     waitpid(child, nullptr, 0);
     return *took;
   }
-  /// It is not waited for: it lies there as a zombie, as those do whose parent is busy.
+  /// Nobody waits for the child. It stays a zombie, like the children of a busy parent.
   pid_t await_death() {
     siginfo_t info{};
     waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOWAIT);
@@ -83,7 +83,7 @@ class KinDeath : public Kin {
     sweep_family(guard);
   }
 
-  /// `once(place)` as child_acts().
+  /// `once(place)`, called as child_acts() calls it.
   template <typename Once>
   void at_many_places(Once once) {
     const std::uint64_t whole = once(kSurvives);
@@ -122,11 +122,11 @@ class KinDeath : public Kin {
   }
 
  private:
-  /// Before the case, with those that other cases of the process have left.
+  /// The objects before the case, including those that other cases of the process have left.
   std::size_t listeners_, sockets_;
 };
 
-// As who gives up what another dead process had.
+// As the process that gives up what another dead process had.
 TEST_F(KinDeath, WhileItGivesItsConnectionsUp_EveryPeerIsTold) {
   at_many_places([&](std::uint64_t place) {
     const std::vector<tcp::Tcb*> ends = connect_peers(2);
@@ -143,7 +143,7 @@ TEST_F(KinDeath, WhileItGivesItsConnectionsUp_EveryPeerIsTold) {
   });
 }
 
-// What it was about to accept is another process's to accept, or ends.
+// Another process accepts the connection that the child was about to accept, or the connection ends.
 TEST_F(KinDeath, WhileItAcceptsAndCloses_ThePeerIsTold) {
   at_many_places([&](std::uint64_t place) {
     const std::vector<tcp::Tcb*> ends = connect_peers(1);

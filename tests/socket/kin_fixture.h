@@ -1,4 +1,4 @@
-// Kin: a family over World's shard: a listener, a peer, children that join as src/preload has them do it.
+// Kin: a family over World's shard. It has a listener, a peer, and children that join as src/preload has them join.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ inline sockaddr_in address_of(std::uint32_t host, std::uint16_t port) {
   return a;
 }
 
-/// By which a child and its parent tell each other something.
+/// By this a child and its parent tell each other something.
 using Flag = Shared<std::atomic<int>>;
 
 inline Number accept_one(const Number& listener) {
@@ -78,7 +78,7 @@ class Kin : public testing::Test {
     ::close(number.fd);
   }
 
-  /// As src/preload does it around fork().
+  /// Forks as src/preload does.
   template <typename Body>
   void fork_child(Body body) {
     const Fork fork = begin_fork();
@@ -123,7 +123,7 @@ class Kin : public testing::Test {
     return n;
   }
 
-  /// Patient: a process that dies takes frames with it, and an ARP request is repeated after a second.
+  /// Waits long: a process that dies takes frames with it, and an ARP request is repeated after a second.
   tcp::Tcb* connect_peer() {
     Context& ctx = world_.peer_context();
     tcp::Options options;

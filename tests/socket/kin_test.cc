@@ -1,4 +1,4 @@
-// A family over one shard: what a forked child shares with its parent, who drives the port.
+// A family over one shard: what a forked child shares with its parent, and which process drives the port.
 #include "socket/family/kin.h"
 
 #include <poll.h>
@@ -44,7 +44,7 @@ TEST_F(Kin, AChild_AcceptsAndAnswersThroughItsParentsPort) {
   ASSERT_TRUE(run_until([&] { return peer_hears(*peer) == "hello"; }));
   *go = 1;
   end_child(0);
-  // Its connection was its own; the listener is its parent's, too.
+  // The connection was the child's own. The listener is also its parent's.
   ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kCloseWait; }));
   EXPECT_TRUE(listener_.file->alive);
   EXPECT_EQ(listener_.file->references.total(), 1U);
@@ -84,7 +84,7 @@ TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
-// Its frames are copied to the arena before anybody looks at them, and there is nothing left for copies in bulk.
+// The frames are copied to the arena before any process looks at them. So there is nothing left to copy in bulk.
 TEST_F(Kin, MemoryUsedUp_WhoHasNothingToReadIsGivenWhatComes) {
   tcp::Tcb* peer = nullptr;
   Number connection{};
@@ -145,7 +145,8 @@ TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
   EXPECT_EQ(file.references.total(), 1U);
 }
 
-// In the middle of a send, with the lock or (a long one) without it: nothing of it is data, and others go on.
+// A child dies in the middle of a send, with the lock or (in a long send) without it. Nothing of that send becomes
+// data, and the other processes go on.
 TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
   ShardLock::Handlers handlers;
   handlers.recover = [](void*, const void*) { rebuild_after_death(shard()); };
@@ -156,7 +157,7 @@ TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
     ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
     Flag go, inside;
     fork_child([&] {
-      // Its parent ends its own half of the fork with the lock, and would wait for one who keeps it.
+      // The parent ends its own half of the fork with the lock. It would wait for a child that keeps the lock.
       while (*go == 0) sched_yield();
       Socket& socket = socket_of(*connection.file);
       if (in_lock) {
@@ -189,7 +190,7 @@ TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
 TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
   {
     const Guard guard(shard());
-    ASSERT_TRUE(shard().begin_watch({}));  // so that the sleeper hears of the wire by being woken alone
+    ASSERT_TRUE(shard().begin_watch({}));  // so only a wake-up tells the sleeper of the wire
   }
   Number accepted{};
   std::thread sleeper([&] { accepted = accept_one(listener_); });
@@ -199,7 +200,7 @@ TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
     {
       Guard guard(shard());
       signal(*listener_.file, kIn);
-      guard.leave_untouched();  // it is killed here: nobody is woken
+      guard.leave_untouched();  // it is killed here and wakes no process
     }
     *told = 1;
     for (;;) pause();
@@ -218,7 +219,7 @@ TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
-// A set may have been the only one that was told, and its process dies before it accepts.
+// The dead process's set may have been the only one that was told. The process dies before it accepts.
 TEST_F(Kin, AChildThatDies_LeavesWaitingConnectionsToBeToldOfAnew) {
   const int set_fd = ::epoll_create1(0);
   File* const set = open_epoll(set_fd);
@@ -243,13 +244,13 @@ TEST_F(Kin, AChildThatDies_LeavesWaitingConnectionsToBeToldOfAnew) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
-/// Threads that sleep each in an epoll set of its own, with the listener in it exclusively.
+/// Each thread sleeps in an epoll set of its own, which has the listener exclusively (EPOLLEXCLUSIVE).
 class ExclusiveKin : public Kin {
  protected:
   ExclusiveKin() {
     {
       const Guard guard(shard());
-      EXPECT_TRUE(shard().begin_watch({}));  // so that sleepers hear of the wire by being woken alone
+      EXPECT_TRUE(shard().begin_watch({}));  // so only a wake-up tells the sleepers of the wire
     }
     for (int i = 0; i < 2; i++) {
       const int fd = ::epoll_create1(0);
@@ -278,7 +279,7 @@ class ExclusiveKin : public Kin {
   std::atomic<int> awake_{0};
 };
 
-// The first one may be about to end, and take no more than one of them.
+// The first thread may be about to end, and accept at most one of the connections.
 TEST_F(ExclusiveKin, AsManySignals_CallAsManySleepers) {
   {
     const Guard guard(shard());
@@ -318,7 +319,7 @@ TEST_F(Kin, AChildThatDiesBeforeItsFirstWord_LeavesNothing) {
   EXPECT_FALSE(has_kin());
 }
 
-// As the kernel closes what a process has when it dies. Nobody has looked for the dead yet.
+// The kernel closes what a process has when the process dies. No process has looked for the dead one yet.
 TEST_F(Kin, PortsOfAChildThatHasDied_AreFreeAtOnce) {
   const auto bind_one = [](int type, std::uint16_t port) {
     const int fd = ::socket(AF_INET, type, 0);
@@ -358,7 +359,7 @@ TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
   close(late);
 }
 
-/// Who holds listeners for others, as a driver does, has the last word of the kernel's.
+/// A process that holds listeners for others, as a driver does, asks the kernel whether one is still open.
 TEST_F(Kin, AListenerThatOneHolds_EndsWhenItsSocketIsClosedEverywhere) {
   Socket& listener = socket_of(*listener_.file);
   static std::vector<std::uint64_t> open;  // in any process
@@ -385,7 +386,7 @@ TEST_F(Kin, AListenerThatOneHolds_EndsWhenItsSocketIsClosedEverywhere) {
   EXPECT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kClosed; }));
 }
 
-/// Nobody prepares for one that joins by himself: what has come before him is in the arena.
+/// A process joins by itself, and no other prepares for it. Frames that came before are in the arena.
 TEST_F(Kin, WhereADriverServes_BytesLieInTheArenaThoughItIsAlone) {
   tcp::Tcb* peer = nullptr;
   Number connection{};
@@ -409,11 +410,11 @@ TEST_F(Kin, WhereADriverServes_BytesLieInTheArenaThoughItIsAlone) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
-// The one that hears from the child that it listens, or takes the number that it has given back, may be faster than the
-// device.
+// A process hears from the child that it listens, or takes the number that the child has given back. It may be faster
+// than the device.
 TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
   FlowLog& flows = shard().stack().network().flows();
-  shard().set_steering_patience(60s);  // on a machine with too much to do this process may be late
+  shard().set_steering_patience(60s);  // on a busy machine this process may be late
   WakeTarget target;
   target.slot = shard().family().slot();
   const int bell = make_doorbell(target.doorbell);
@@ -427,7 +428,7 @@ TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
   }
   Flag done, go;
   fork_child([&] {
-    while (*go == 0) sched_yield();  // the end of the parent's fork is a hold of the lock, too, and tells the devices
+    while (*go == 0) sched_yield();  // the end of the parent's fork also takes the lock, and tells the devices
     listen();
     *done = 1;
     close(numbers_.back());
@@ -439,7 +440,7 @@ TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
     ASSERT_EQ(::poll(&rings, 1, 10'000), 1) << "nobody calls the owner for step " << step;
     const Guard guard(shard());
     silence_doorbell(bell);
-    if (!flows.pending().empty()) {  // else it has been called once more for what it knows
+    if (!flows.pending().empty()) {  // otherwise it was called once more for what it knows
       EXPECT_EQ(*done, step - 1) << "the call is over and no device has been told";
       EXPECT_EQ(flows.pending()[0].add, step == 1);
       shard().poll_locked();
@@ -474,7 +475,7 @@ TEST_F(Kin, FramesLeftForTheOwner_AreSentInOrderAsFarAsThereIsRoom) {
   ASSERT_EQ(relay.send(0, frames), FrameRing::kPlaces);
   relay.free(std::span(frames).subspan(FrameRing::kPlaces));
   std::array<Packet*, 64> got;
-  // What earlier cases have left on the cable.
+  // Frames that earlier cases have left on the cable.
   while (const std::size_t n = world_.peer_port().receive(0, got)) world_.peer_port().free({got.data(), n});
   std::size_t seen = 0;
   while (wires.frames_left) {
@@ -488,7 +489,7 @@ TEST_F(Kin, FramesLeftForTheOwner_AreSentInOrderAsFarAsThereIsRoom) {
   EXPECT_EQ(seen, FrameRing::kPlaces);
 }
 
-// What finds no place in the ring stays with who sends it, and is not lost at the end of its hold.
+// A frame that finds no place in the ring stays with its sender. It is not lost at the end of the sender's hold.
 TEST_F(Kin, FramesForTheOwner_AreNoMoreThanTheRingHasRoomFor) {
   RelayPort relay(shard().wires(), *shard().context().memory, 0);
   Guard guard(shard());

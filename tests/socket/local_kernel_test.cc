@@ -1,4 +1,4 @@
-// The kernel's own counts of a connection's bytes, by which a stream is cut: on real loopback connections.
+// The kernel's own counts of a connection's bytes, on real loopback connections. They say where a stream is cut.
 #include "socket/shared/local_kernel.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::optional<std::uint64_t> kernel_bytes_read(int fd) {
   return read.has_value() ? std::optional(read->bytes) : std::nullopt;
 }
 
-/// Both ends of one connection; a send is there when it returns.
+/// Both ends of one connection. When a send returns, its bytes are there.
 class LocalKernelTest : public ::testing::Test {
  protected:
   LocalKernelTest() { connect_both(); }
@@ -100,7 +100,7 @@ TEST_F(LocalKernelTest, PeekedBytes_DoNotCount_DroppedOnesDo) {
   EXPECT_EQ(kernel_bytes_read(ours), 60U);
 }
 
-// A FIN has a sequence number, and no byte.
+// A FIN has a sequence number and carries no byte.
 TEST_F(LocalKernelTest, PeersFin_DoesNotCount_BeforeAndAfterItIsRead) {
   peer_sends(100);
   read(40);
@@ -168,7 +168,7 @@ TEST_F(LocalKernelTest, ManySmallWritesAndReads_AddUp) {
   }
 }
 
-// An urgent byte is in the stream's count, wherever it is read.
+// An urgent byte counts as a byte of the stream, wherever it is read.
 TEST_F(LocalKernelTest, UrgentByte_ReadApart) {
   peer_sends(10);
   peer_sends(1, MSG_OOB);
@@ -192,7 +192,7 @@ TEST_F(LocalKernelTest, UrgentByte_Inline) {
   EXPECT_EQ(kernel_bytes_read(ours), 11U);
 }
 
-// --- Reset: it is closed, and whether a FIN was counted before cannot be told from its state
+// --- Reset: the connection is closed. Its state does not say whether a FIN was counted before
 
 TEST_F(LocalKernelTest, Reset_WithBytesUnread_TellsThem_AndKeepsTheError) {
   peer_sends(10);

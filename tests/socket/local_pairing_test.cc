@@ -1,4 +1,4 @@
-// Two ends of a connection within the host that look for each other: one is a socket of ours, the other a bare Pairing.
+// Two ends of a connection within the host look for each other. One is a socket of ours, the other a bare Pairing.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -24,7 +24,7 @@ namespace shm = fastpath::shm;
 using State = shm::Pairing::State;
 using Stage = LocalEnd::Stage;
 
-/// No process has it: as if a fork had just shared the socket with its child.
+/// No process has the link, as if a fork had just shared the socket with its child.
 constexpr std::uint32_t kChild = kMaxProcesses - 1;
 
 class LocalPairing : public testing::Test {
@@ -75,7 +75,7 @@ class LocalPairing : public testing::Test {
   [[nodiscard]] Stage stage() const { return ours().details->local->stage; }
   [[nodiscard]] Instant now() const { return world_.shard().clock().now(); }
 
-  /// A call of the program's, by which our end begins.
+  /// A call of the program, by which our end begins its search.
   void begin_ours() {
     std::byte byte{};
     iovec part{&byte, 1};
@@ -104,7 +104,7 @@ class LocalPairing : public testing::Test {
   int peers_ = -1, accepted_ = -1;
 };
 
-/// Steps of ours, in turns with the peer's, after which a fork shares the socket; and who begins.
+/// How many steps our end makes, in turns with the peer, before a fork shares the socket; and which end begins.
 struct Moment {
   int steps;
   bool we_begin;
@@ -124,8 +124,8 @@ TEST_F(LocalPairing, OfTwo_IsMade) {
   EXPECT_EQ(peer_.state(), State::kPaired);
 }
 
-// A host that is told that the guest is ready writes into memory at once; a guest does so when the host says OPEN,
-// which it says once it is paired. So a host is never told that this end is ready unless it is.
+// A host that hears that the guest is ready writes into memory at once. A guest writes there when the host says OPEN,
+// and the host says that once it is paired. So a host is told that this end is ready only if it is.
 TEST_P(LocalPairingShared, PeerThatMayWriteHasOneThatReads) {
   const Moment moment = GetParam();
   if (moment.we_begin) begin_ours();

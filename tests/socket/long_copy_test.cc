@@ -1,4 +1,4 @@
-// What happens in the middle of a long copy, while the lock is let go of.
+// What may happen in the middle of a long copy, while the lock is released.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -76,7 +76,7 @@ TEST_F(LongCopyTest, Cancelled_InTheMiddle_LeavesTheSocketToOthers) {
   for (const int fd : {file, ends[0], ends[1]}) ::close(fd);
 }
 
-// A handler on top of the copy would wait for ever for the copy that it interrupted.
+// A handler that interrupts the copy would wait for it for ever.
 TEST_F(LongCopyTest, Signals_AreHeldBackMeanwhile) {
   static std::atomic<int> held;
   static char* page;
@@ -108,7 +108,7 @@ TEST_F(LongCopyTest, Signals_AreHeldBackMeanwhile) {
   munmap(page, kBytes);
 }
 
-/// Reads as recv() with MSG_WAITALL; `copying` is called with each part, as it is copied without the lock.
+/// Reads like recv() with MSG_WAITALL. `copying` is called for each part while the part is copied without the lock.
 class ReadingAll final : public socket::Receiving {
  public:
   ReadingAll(socket::Socket& socket, std::size_t total, std::function<void()> copying)

@@ -1,4 +1,4 @@
-// What of a socket another arena has when its process has moved there.
+// What another arena has of a socket after its process has moved there.
 #include "socket/family/move_sockets.h"
 
 #include <netinet/in.h>

@@ -1,4 +1,5 @@
-// Every option of Linux's manual pages, read, set, read, cleared and read: the stack's sockets answer as the kernel's.
+// Every option of Linux's manual pages is read, set, read, cleared and read. The stack's sockets answer as the kernel's
+// do.
 #include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 
@@ -16,7 +17,7 @@ namespace {
 using socket::OptionKind;
 using socket::OptionName;
 
-// What is asked of an option: results, and values in hexadecimal digits.
+// The answers for one option: results, and values in hexadecimal digits.
 struct Answers {
   std::string before, set, after, cleared, at_last;
 };
@@ -112,7 +113,7 @@ Answers ask_in(Calls& calls, State state, const OptionName& option) {
   return answers;
 }
 
-// Whose value is the machine's, the moment's or the path's: only whether there is one is compared.
+// Options whose value depends on the machine, the moment or the path. Only whether there is a value is compared.
 bool value_differs(const OptionName& option) {
   static const std::set<std::pair<int, int>> kOptions = {
       {SOL_SOCKET, SO_COOKIE},
@@ -132,7 +133,7 @@ bool value_differs(const OptionName& option) {
       {IPPROTO_IP, IP_MTU},
       {IPPROTO_IP, IP_FREEBIND},
       {IPPROTO_IP, IP_MULTICAST_TTL},
-      {IPPROTO_IP, 52},  // IP_PROTOCOL: of these kinds of sockets the port
+      {IPPROTO_IP, 52},  // IP_PROTOCOL: for these kinds of sockets, the port
   };
   return kOptions.contains({option.level, option.name});
 }
@@ -153,7 +154,7 @@ void compare(const char* state, const OptionName& option, const Answers& linux, 
   same("read at last", linux.at_last, ours.at_last);
 }
 
-// Not built: refused where the kernel would take it, and nothing of it can be read.
+// Options that are not built. They are refused where the kernel would take them, and cannot be read.
 void expect_refused(const char* state, const OptionName& option, const Answers& linux, const Answers& ours) {
   const std::string refused = std::to_string(-ENOPROTOOPT);
   EXPECT_TRUE(ours.set == refused || ours.set == linux.set) << option.text << " of " << state << ": " << ours.set;

@@ -55,7 +55,7 @@ TEST(PathCalls, LookedAt_OnlyWhatTheKernelDoesNotKnow) {
   EXPECT_TRUE(calls_of(socket).is_looked_at(socket));
 }
 
-/// sendfile() of nothing on a socket that was never connected, and what it says of SIGPIPE.
+/// sendfile() of no bytes on a socket that was never connected, and whether it raises SIGPIPE.
 TEST(PathCalls, SendFile_OfOneThatIsNotConnected_IsABrokenPipe) {
   test::World::get();
   for (const Path path : {Path::kUndecided, Path::kDual}) {

@@ -1,4 +1,4 @@
-// Policy: what a process answers that has no ports, no rules and no numbers of its own to protect.
+// Policy: the answers of a process that has no ports, no rules and no numbers of its own to protect.
 #include "socket/policy.h"
 
 #include <fcntl.h>

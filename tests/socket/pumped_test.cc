@@ -1,4 +1,5 @@
-// A connection that moves to an object of a pump's: who has the old one sees it, and the bytes go with the connection.
+// A connection moves to an object of a pump. Processes that have the old object see that, and the bytes move with the
+// connection.
 #include "socket/family/pumped.h"
 
 #include <sys/socket.h>
@@ -21,7 +22,7 @@ class Pumped : public Kin {
     peer_says(*peer_, "hello");
     ASSERT_TRUE(run_until([&] { return bits(*old_.file) & kIn; }));
   }
-  /// The fixture takes part in nothing of the pump's, whose process this one plays, as `pid` says.
+  /// This process plays the pump, as `pid` says. The fixture does nothing of the pump's work.
   File* move(std::uint32_t pid) {
     File* const pumped = make_pumped(*old_.file, described_);
     if (pumped == nullptr) return nullptr;
@@ -72,7 +73,7 @@ TEST_F(Pumped, TheOldObject_SaysWhereItIs) {
   EXPECT_EQ(described_.name.local, (Endpoint{IpAddress::from_v4(kOurs), port_}));
 }
 
-// Who has moved it may be killed before the pump is told: the pump looks itself.
+// The process that has moved the connection may be killed before the pump is told. So the pump looks itself.
 TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
   File* const pumped = make_pumped(*old_.file, described_);
   ASSERT_NE(pumped, nullptr);
@@ -82,7 +83,7 @@ TEST_F(Pumped, ThePump_SeesThatTheConnectionIsThere) {
   EXPECT_TRUE(has_connection(*pumped));
 }
 
-// Of a process under a filter of system calls.
+// For a process under a filter of system calls.
 TEST_F(Pumped, OneThatAProcessCannotComeFor_DoesNotMove) {
   forbid_pump(*old_.file);
   EXPECT_FALSE(is_pumpable(*old_.file));
@@ -90,7 +91,7 @@ TEST_F(Pumped, OneThatAProcessCannotComeFor_DoesNotMove) {
   EXPECT_FALSE(old_.file->pumped);
 }
 
-// A call that was inside when it moved ends with a failure, and is made once more.
+// A call that was inside when the connection moved ends with a failure, and is made once more.
 TEST_F(Pumped, TheOldObject_CallsEveryOneThatWaits) {
   ASSERT_NE(move(own_pid() + 1), nullptr);
   std::string got;
@@ -118,7 +119,7 @@ TEST_F(Pumped, ThePump_HearsThatNobodyElseHasIt) {
   EXPECT_NE(old_.file->readiness.version, before) << "who sleeps is not told";
 }
 
-// What it has taken from either side is lost: no end that looks like a good one.
+// The pump is killed. Bytes that it has taken from either side are lost. So no end may look like a good one.
 TEST_F(Pumped, APumpThatIsKilled_ResetsTheConnection) {
   File* const pumped = move(own_pid());
   ASSERT_NE(pumped, nullptr);

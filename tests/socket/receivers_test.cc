@@ -1,4 +1,5 @@
-// Who of a family uses a listener: a helper that gives rights up leaves it to a master that does.
+// Which process of a family uses a listener. A helper that gives rights up leaves the listener to a master that uses
+// it.
 #include "socket/family/receivers.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// What a receive reports beside the bytes, and what a send may be told: control messages, the error queue, signals.
+// What a receive reports beside the bytes, and what a send accepts beside them: control messages, the error queue,
+// signals.
 #include <fcntl.h>
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
@@ -67,7 +68,7 @@ bool is_about_now(const timespec& stamp) {
   return std::abs(now.tv_sec - stamp.tv_sec) < 60;
 }
 
-/// What `from` sends is heard by `to`, again and again until the message is reported: the kernel stamps what comes only
+/// `from` sends and `to` receives, again and again, until the message has a time stamp. The kernel begins to stamp only
 /// some milliseconds after the first socket has asked for it.
 Heard hear_until(Calls& calls, int from, int to, int level, int type, const sockaddr_in* name = nullptr) {
   for (int i = 0;; i++) {
@@ -208,7 +209,7 @@ TEST_P(ReportTest, DatagramTimestamping_AndOriginalAddress) {
   EXPECT_EQ(original->sin_port, ends.name.sin_port);
 }
 
-// IP_RECVERR: also of a socket that is not connected.
+// IP_RECVERR: also for a socket that is not connected.
 TEST_P(ReportTest, PortUnreachable_IsQueuedForWhoWantsErrors) {
   const Ends ends = datagram_ends(calls);
   const sockaddr_in gone = nobody(calls);
@@ -335,7 +336,7 @@ TEST(DecidedDatagramTest, OptionThatIsNotBuilt_IsRefused_AndMovesNothing) {
 
 // --- Signals
 
-// Any thread of the process may be given it.
+// Any thread of the process may get the signal.
 class SignalCaught {
  public:
   explicit SignalCaught(int number) : number_(number) {
@@ -373,9 +374,9 @@ TEST_P(ReportTest, Async_SendsSigioToTheOwner) {
   EXPECT_EQ(SignalCaught::count, 0) << "nobody has asked for it";
   ASSERT_EQ(calls.control(server, F_SETFL, O_RDWR | O_ASYNC), 0);
   calls.send(client, "after");
-  calls.poll_one(client, POLLIN);  // somebody looks at the wire
+  calls.poll_one(client, POLLIN);  // a thread looks at the wire
   EXPECT_TRUE(SignalCaught::comes());
-  EXPECT_EQ(calls.control(server, F_SETFL, O_RDWR), 0);  // its end is nobody's news
+  EXPECT_EQ(calls.control(server, F_SETFL, O_RDWR), 0);  // no process is told of its end
 }
 
 TEST_P(ReportTest, Async_WithASignalOfItsOwn_SaysWhatAndWhere) {

@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Turns of both ends until `done` holds.
+// Gives turns to both ends until `done` holds.
 bool run_until(World& world, const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + 5s;
   while (!done() && std::chrono::steady_clock::now() < end) {
@@ -82,7 +82,7 @@ std::uint64_t repeated_syns(Opened& opened) {
   return opened.stack.counters().tcp_retransmits;
 }
 
-// What is sent by a port that is open and up is not lost: the first SYN goes once.
+// A frame that a port sends while it is open and up is not lost. So the first SYN is sent once.
 TEST(Shard, FreshPortThatIsUp_RepeatsNothing) {
   auto opened = std::make_unique<Opened>(false);
   EXPECT_EQ(repeated_syns(*opened), 0U);

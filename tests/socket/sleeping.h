@@ -1,4 +1,4 @@
-// Sleeping: a thread that sleeps in a call, for who wakes it.
+// Sleeping: a thread that sleeps in a call until another thread wakes it.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace bypass::test {
 
 class Sleeping {
  public:
-  /// By the time that it returns, the thread sleeps in `call`, or has come back from it.
+  /// When it returns, the thread sleeps in `call`, or has come back from the call.
   template <typename Call>
   explicit Sleeping(Call call)
       : thread_([this, call = std::move(call)] {

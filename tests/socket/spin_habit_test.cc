@@ -8,7 +8,7 @@
 namespace bypass::socket {
 namespace {
 
-/// Waits that sleep at once until one spins again.
+/// How many waits sleep at once until one spins again.
 int asleep_in_a_row(SpinHabit& habit, bool in_time = false) {
   int n = 0;
   for (; !habit.spins(); n++) habit.on_slept_at_once(in_time);
@@ -44,7 +44,8 @@ TEST(SpinHabit, ACaughtWaitLeavesItSpinning) {
   EXPECT_TRUE(habit.spins());
 }
 
-// One in three is caught, as where programs take turns on a processor: few of the waits spin.
+// One wait in three finds its bytes by spinning, as where programs take turns on a processor. Then few of the waits
+// spin.
 TEST(SpinHabit, MostWaitsSleepWhereMostAreMissed) {
   SpinHabit habit;
   int spun = 0, slept = 0;

@@ -1,5 +1,5 @@
-// Numbers of connections on an interface that the kernel keeps: bound by the kernel, and kept after close() until
-// nothing is left of the connection.
+// TCP ports of connections on an interface that the kernel keeps. The kernel binds them, and they are kept after
+// close() until nothing is left of the connection.
 #include "socket/family/steering.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 namespace bypass::test {
 namespace {
 
-// What the kernel is asked to bind, and its answers. It does not have the address.
+// The addresses that the kernel is asked to bind, and its answers. It does not have the address.
 struct Binds {
   static inline std::vector<std::uint16_t> asked;
   static inline bool all_taken = false;
@@ -35,7 +35,7 @@ struct Binds {
   }
 };
 
-// The place above the program's descriptors, where numbers are kept.
+// The place above the program's descriptors, where our descriptors are kept.
 struct Above {
   static constexpr int kBase = 600;
   static inline std::set<int> owned;
@@ -102,7 +102,7 @@ class SteeringTest : public testing::Test {
     return fd;
   }
 
-  /// On a busy machine a SYN may have timed out by the time that the peer looks: then another one.
+  /// On a busy machine a SYN may have timed out before the peer looks. Then another one is sent.
   void connect_and_close() {
     int fd = connecting();
     for (long events = 0; (events & POLLOUT) == 0 || (events & POLLERR) != 0; events = calls.poll_one(fd, POLLOUT)) {
@@ -115,7 +115,7 @@ class SteeringTest : public testing::Test {
     }
     calls.close(fd);
   }
-  /// The peer resets what it has. Numbers are given back when the devices have been told.
+  /// The peer resets its connections. Ports are given back when the devices have been told.
   void end_all() {
     if (listener != nullptr) world.peer().tcp().close_listener(world.peer_context(), *listener);
     listener = nullptr;
@@ -137,7 +137,7 @@ TEST_F(SteeringTest, Connect_TakesANumberThatTheKernelHasBound) {
   EXPECT_EQ(be16_to_host(calls.local_name(fd).sin_port), Binds::asked.front());
 }
 
-// connect(2): EADDRNOTAVAIL, where bind(2) has EADDRINUSE.
+// connect(2) gives EADDRNOTAVAIL in a case where bind(2) gives EADDRINUSE.
 TEST_F(SteeringTest, Connect_EveryNumberIsTaken_SaysNotAvailable) {
   Binds::all_taken = true;
   const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
@@ -145,7 +145,7 @@ TEST_F(SteeringTest, Connect_EveryNumberIsTaken_SaysNotAvailable) {
   EXPECT_EQ(Binds::asked.back(), 0) << "the kernel has been asked for any number";
 }
 
-// One that is free among thousands of the kernel's is not found by trying.
+// One free port among thousands of the kernel's cannot be found by trying.
 TEST_F(SteeringTest, Connect_NumbersThatAreTriedAreTaken_TheKernelChooses) {
   kernel->bind = [](int fd, const sockaddr* name, socklen_t) {
     sockaddr_in here = *reinterpret_cast<const sockaddr_in*>(name);
@@ -180,7 +180,7 @@ TEST_F(SteeringTest, Close_MoreThanAreKept_GivesTheOldestBackAndCountsIt) {
   EXPECT_EQ(numbers_lost(), before + 2);
 }
 
-// What lies below is the program's.
+// Descriptors below are the program's.
 TEST_F(SteeringTest, Close_NoRoomAboveTheProgramsDescriptors_KeepsNothingAndCountsIt) {
   Above::full = true;
   const std::uint64_t before = numbers_lost();
@@ -190,13 +190,14 @@ TEST_F(SteeringTest, Close_NoRoomAboveTheProgramsDescriptors_KeepsNothingAndCoun
   EXPECT_EQ(numbers_lost(), before + 1);
 }
 
-// A device that is told of flows and does nothing else.
+// A device that is told of flows and does nothing with them.
 class ToldPort final : public NoWire {
  public:
   ToldPort() : NoWire({.steering = true}) {}
-  /// What is told of others (cases before this one have left connections) is not kept.
+  /// Flows of other connections, which earlier cases have left, are not recorded.
   std::set<std::uint16_t> about;
-  /// "+80@1 -53@5": the local port, and the last but one number of the address; "<": of one remote end.
+  /// "+80@1 -53@5": each has the local port and the last number but one of the address. "<" marks a flow of one remote
+  /// end.
   std::string told() { return std::exchange(told_, {}); }
 
   bool steer(const FlowSpec& flow, bool add) override {
@@ -211,7 +212,7 @@ class ToldPort final : public NoWire {
   std::string told_;
 };
 
-// Listeners and bindings at every address have a rule for each; what is at one address moves with it.
+// Listeners and bindings at every address have a rule for each address. Those at one address move with it.
 TEST_F(SteeringTest, AddressesThatComeAndGo_TakeTheirFlowsAlong) {
   const Prefix old{IpAddress::from_v4(kOurs), 24}, other{IpAddress::from_v4(0x0a090501), 24};
   (void)connecting();
@@ -234,7 +235,7 @@ TEST_F(SteeringTest, AddressesThatComeAndGo_TakeTheirFlowsAlong) {
     EXPECT_TRUE(socket::change_interface(stack, context, 0, config).ok());
     return device.told();
   };
-  EXPECT_EQ(change({old, other}), "+80@0 +53@0 +80@5");  // what had not been told, then the change
+  EXPECT_EQ(change({old, other}), "+80@0 +53@0 +80@5");  // first what had not been told, then the change
   EXPECT_EQ(change({other}), "-80@0 -" + number + "@0< -53@0");
   EXPECT_EQ(change({other}), "");
   EXPECT_EQ(change({old}), "-80@5 +80@0 +" + number + "@0< +53@0");

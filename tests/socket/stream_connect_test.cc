@@ -1,4 +1,4 @@
-// Streams that connect, are named and are taken apart again: the same calls on the kernel's sockets and on the stack's.
+// Streams that connect, are named and are disconnected. The same calls run on the kernel's sockets and on the stack's.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -78,7 +78,8 @@ TEST_P(StreamConnectTest, Connect_NonBlockingRefused_ShowsInPollAndSoErrorOnce) 
   EXPECT_EQ(calls.connect(fd, calls.address(port)), -ECONNABORTED);
 }
 
-// connect(AF_UNSPEC) on an end that connect() or accept() has made: as a new one it connects and listens.
+// connect(AF_UNSPEC) on an end that connect() or accept() has made. Afterwards it connects and listens like a new
+// socket.
 TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
   for (const bool accepted : {false, true}) {
     const auto [client, server] = calls.connected();
@@ -134,7 +135,7 @@ TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
 
 constexpr short kAllEvents = POLLIN | POLLOUT | POLLRDHUP;
 
-// tcp_disconnect() leaves an error, once.
+// tcp_disconnect() of Linux leaves an error, which is reported once.
 void expect_left(Calls& calls, int fd, int left) {
   EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP | (left != 0 ? POLLERR : 0));
   for (const int expected : {left, 0}) {
@@ -274,7 +275,7 @@ TEST_P(StreamConnectTest, Disconnect_OfAListener_EndsIt) {
   EXPECT_EQ(calls.connect(second, calls.address(ntohs(calls.local_name(fd).sin_port))), 0);
 }
 
-// What a number is changes under who sleeps over it.
+// The object behind a number changes while a thread sleeps on it.
 TEST_P(StreamConnectTest, ListenerThatConnects_EndsWhoAccepts) {
   std::uint16_t port = 0, other_port = 0;
   const int fd = calls.server(port), other = calls.server(other_port);
@@ -287,7 +288,7 @@ TEST_P(StreamConnectTest, ListenerThatConnects_EndsWhoAccepts) {
   EXPECT_EQ(r, -EINVAL);
 }
 
-// Of a listener whose queue is full: an attempt goes on until its time is over.
+// A listener's queue is full. An attempt to connect goes on until its time is over.
 TEST_P(StreamConnectTest, Attempt_GivenUpByAnotherThread_EndsAsOnLinux) {
   std::uint16_t port = 0;
   calls.server(port, 0);
@@ -319,7 +320,7 @@ TEST_P(StreamConnectTest, Attempt_GivenUpByAnotherThread_EndsAsOnLinux) {
   }
 }
 
-// The others' open file is the placeholder for good.
+// For other processes, the open file stays the placeholder for good.
 TEST_P(StreamConnectTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) {
   const auto [client, server] = calls.connected();
   const int other = calls.dup(server);
@@ -328,11 +329,11 @@ TEST_P(StreamConnectTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) 
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
   for (const int number : {server, other})
     EXPECT_EQ(calls.poll_one(number, POLLIN | POLLOUT), POLLOUT | POLLHUP | POLLERR);
-  if (calls.bypass()) {  // has nothing of the kernel's own to listen with, nor to keep an option
+  if (calls.bypass()) {  // has no kernel socket to listen with, or to keep an option
     EXPECT_EQ(calls.listen(server, 1), -EINVAL);
     EXPECT_EQ(calls.set_option(server, SOL_SOCKET, SO_KEEPALIVE, 1), -ENOPROTOOPT);
   }
-  const int third = calls.connected().first;  // the placeholder is no worse for it
+  const int third = calls.connected().first;  // the placeholder still works
   EXPECT_EQ(calls.send(third, "x"), 1);
 }
 

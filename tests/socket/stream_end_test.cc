@@ -1,4 +1,4 @@
-// Ends of streams, beside the kernel's: shutdown, close, SO_LINGER, resets, and what is read behind them.
+// Ends of streams, compared with the kernel's: shutdown, close, SO_LINGER, resets, and what is read after them.
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -234,7 +234,7 @@ TEST_P(StreamEndTest, Linger_Positive_ReturnsOnceThePeerHasAll) {
   EXPECT_EQ(calls.receive(server, got), 0);
 }
 
-// inet_release() of Linux waits on a non-blocking socket, too. What is there after the time still arrives.
+// inet_release() of Linux waits on a non-blocking socket, too. Bytes that are there after that time still arrive.
 TEST_P(StreamEndTest, Linger_PeerReadsNothing_WaitsForItsTime) {
   const auto [client, server] = calls.connected();
   calls.set_non_blocking(client, true);
@@ -335,7 +335,7 @@ TEST_P(StreamEndTest, ReceiveMany_AfterAReset_TellsItBeforeTheBytes) {
   EXPECT_EQ(calls.receive_many(client, messages), 1);
 }
 
-// Of a peer that goes on: what is waited for is that it has everything, its FIN is not.
+// The peer goes on. The wait is for the peer to have all bytes, not for the peer's FIN.
 TEST_P(StreamEndTest, Linger_EverythingAcknowledged_DoesNotWait) {
   const auto [client, server] = calls.connected();
   const ::linger half_a_minute{1, 30};

@@ -1,4 +1,4 @@
-// Options of streams, beside the kernel's: what they read as, and what they do.
+// Options of streams, compared with the kernel's: what they read as, and what they do.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
@@ -44,7 +44,8 @@ TEST_P(StreamOptionTest, NotSentLowWater_Zero_IsNoBound) {
   EXPECT_EQ(calls.poll_one(client, POLLOUT, 1000), POLLOUT);
 }
 
-// A larger bound of what is kept is room: who sleeps for it is called, and each setting is an edge (sk_write_space).
+// A larger send buffer is new room. A thread that sleeps for room is woken, and each setting is an edge
+// (sk_write_space).
 TEST_P(StreamOptionTest, SendingBounds_Raised_WakeWhoWaitsForRoom) {
   struct Bound {
     int level, name, low, high;
@@ -171,7 +172,7 @@ TEST(KernelsOptionTest, SetOnAConnection_IsToldByItsName) {
   EXPECT_EQ(told, std::vector<std::string>{"setsockopt SO_MARK"});
 }
 
-/// Lives while this thread's effective rights are without CAP_NET_ADMIN.
+/// While it lives, this thread has no effective CAP_NET_ADMIN.
 class WithoutNetAdmin {
  public:
   WithoutNetAdmin() {
@@ -189,7 +190,7 @@ class WithoutNetAdmin {
   __user_cap_data_struct before_[2]{};
 };
 
-// SO_SNDBUFFORCE passes net.core.wmem_max, which takes CAP_NET_ADMIN (socket(7)).
+// SO_SNDBUFFORCE may exceed net.core.wmem_max. That needs CAP_NET_ADMIN (socket(7)).
 TEST(ForcedBufferTest, WithoutTheRight_IsRefusedAndChangesNothing) {
   World::get();
   Calls calls(true);

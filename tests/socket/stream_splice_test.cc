@@ -34,7 +34,7 @@ TEST_P(StreamSpliceTest, Splice_IntoAPipe_MovesWhatHasComeAndHasRoom) {
   EXPECT_STREQ(got, "0123456789");
   EXPECT_EQ(calls.splice_out(server, ends[1], 0, 0), 0);
 
-  // Nothing has come: the socket's flag says whether that is waited for, and not SPLICE_F_NONBLOCK.
+  // No byte has come. The socket's flag decides whether the call waits, not SPLICE_F_NONBLOCK.
   calls.set_non_blocking(server, true);
   EXPECT_EQ(calls.splice_out(server, ends[1], 100, 0), -EAGAIN);
   calls.set_non_blocking(server, false);
@@ -107,7 +107,7 @@ TEST_P(StreamSpliceTest, Splice_IntoWhatIsNoPipeOrIsNotRead_Fails) {
   ::close(ends[1]);
 }
 
-// A FIFO, whose other end is slow: nothing is lost where somebody else fills it.
+// A FIFO with a slow reader. No byte is lost if another process fills the FIFO meanwhile.
 TEST_P(StreamSpliceTest, Splice_IntoAFifo_WaitsForItsReader) {
   const auto [client, server] = calls.connected();
   const std::string path = ::testing::TempDir() + "/fifo." + std::to_string(getpid());
@@ -153,7 +153,7 @@ TEST_P(StreamSpliceTest, Splice_OutOfAPipe_MovesWhatLiesThereAndHasRoom) {
   while (all.size() < 10 && calls.poll_one(server, POLLIN, 5000) > 0 && calls.receive(server, got) > 0) all += got;
   EXPECT_EQ(all, "0123456789");
 
-  // What a full connection does not take stays in the pipe.
+  // Bytes that a full connection does not take stay in the pipe.
   calls.set_non_blocking(client, true);
   const std::string page(4096, 'x');
   std::size_t written = 0, spliced = 0;

@@ -1,4 +1,4 @@
-// Streams, what is sent and received: the same calls on the kernel's sockets and on the stack's give the same results.
+// Streams, sending and receiving: the same calls on the kernel's sockets and on the stack's give the same results.
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -18,8 +18,8 @@ namespace {
 using StreamTest = BothSides;
 ON_BOTH_SIDES(StreamTest);
 
-// A call that finds its connection as it usually is takes the short way. (Not where nobody has looked at the wire for
-// some microseconds: how many of them do is the machine's affair.)
+// A call that finds its connection in the usual state takes the short way. (Unless no thread has looked at the wire for
+// some microseconds. How many calls that concerns depends on the machine.)
 TEST_P(StreamTest, ShortTransfers_OfAQuietConnection_AreMadeAtOnce) {
   const auto [client, server] = calls.connected();
   const std::uint64_t before = socket::at_once_counts.stream;
@@ -27,7 +27,7 @@ TEST_P(StreamTest, ShortTransfers_OfAQuietConnection_AreMadeAtOnce) {
   bool made = false;
   for (int i = 0; i < 100 || (i < 100'000 && !made); i++) {
     ASSERT_EQ(calls.send(client, "question"), 8);
-    await(calls, server, POLLIN);  // polls the wire: no call that follows has to
+    await(calls, server, POLLIN);  // polls the wire, so that no later call has to
     ASSERT_EQ(calls.receive(server, got), 8);
     ASSERT_EQ(got, "question");
     ASSERT_EQ(calls.send(server, "answer"), 6);
@@ -39,7 +39,7 @@ TEST_P(StreamTest, ShortTransfers_OfAQuietConnection_AreMadeAtOnce) {
   EXPECT_TRUE(made) << socket::at_once_counts.stream - before;
 }
 
-// With bytes that are not all wanted, in several pieces, at both ends of a call's many buffers.
+// Not all bytes are wanted. They are sent in several pieces, with many buffers in a call, at both ends.
 TEST_P(StreamTest, ShortTransfers_InPieces_KeepTheirOrder) {
   const auto [client, server] = calls.connected();
   std::string sent(3000, '\0'), got(3000, '\0');

@@ -83,7 +83,7 @@ void set_address(Stack& stack, const CablePort& port, std::uint32_t address) {
 
 World* the_world = nullptr;
 
-/// A case may set the environment, libc's table and the cable as it needs them: the next finds them as they were.
+/// A case may change the environment, libc's table and the cable. The next case finds them as World made them.
 class PutBack : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override {
     if (the_world != nullptr) the_world->put_back();
@@ -121,7 +121,7 @@ World::World() {
   socket::kernel = &table;
   CablePort::join(port_, peer_port_);
 
-  // As in the arena: forked processes see the same.
+  // Shared memory, as in the arena: forked processes see the same.
   auto& family_table = *new (arena()) socket::FamilyTable;
   auto& lock_state = *new (arena()) socket::LockState;
   auto* family = new socket::Family;

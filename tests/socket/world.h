@@ -1,6 +1,6 @@
-// World: a process with the socket layer over one shard, whose port is joined to a second stack (the peer) by a
-// cable. Its own address is 10.9.0.1, the peer's 10.9.0.2; connections to its own address are looped inside.
-// One a test process.
+// World: a process with the socket layer over one shard. A cable joins the shard's port to a second stack, the peer.
+// The process's address is 10.9.0.1, the peer's 10.9.0.2. Connections to the own address are looped inside. There is
+// one World in a test process.
 #pragma once
 
 #include <atomic>
@@ -22,22 +22,22 @@ class World {
   static World& get();
 
   socket::Shard& shard() { return *shard_; }
-  /// What the settings say; a case may change it.
+  /// The settings; a case may change them.
   socket::Budgets& budgets() { return budgets_; }
   CablePort& port() { return port_; }
   CablePort& peer_port() { return peer_port_; }
-  /// The peer's stack, driven by `peer_step` from the one that calls run_peer_once(), or by a thread.
+  /// The peer's stack. `peer_step` drives it, in the thread that calls run_peer_once() or in a thread of its own.
   Stack& peer() { return *peer_stack_; }
-  /// At the time of the call.
+  /// The time is that of the call.
   Context& peer_context() {
     peer_context_.now = clock_.now();
     return peer_context_;
   }
-  /// After a case: what it may have set is as World made it.
+  /// Called after a case: undoes what the case may have set.
   void put_back();
-  /// One look at the peer's port, its timers, its transmit batch.
+  /// Looks once at the peer's port, runs its timers and sends its batch.
   void run_peer_once();
-  /// Runs the peer in a thread, calling `step` after each look, until the guard goes.
+  /// Runs the peer in a thread, and calls `step` after each look, until the guard is destroyed.
   class PeerThread {
    public:
     PeerThread(World& world, std::function<void()> step);
@@ -51,8 +51,8 @@ class World {
  private:
   World();
   static socket::Budgets plain_budgets();
-  /// The progress thread's part in a real process: sleepers count on it when the one who watched the wires gets up and
-  /// does not come back.
+  /// Does what the progress thread does in a real process. Sleepers rely on it when the thread that watched the wires
+  /// stops watching and does not come back.
   void look_after_sleepers();
 
   socket::Clock clock_;
