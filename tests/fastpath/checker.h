@@ -19,7 +19,7 @@
 
 namespace bypass::fastpath::test {
 
-/// 128 bits of what is added; states are told apart by them.
+/// 128 bits of a hash of what is added. They tell states apart.
 class Digester {
  public:
   struct Digest {
@@ -59,7 +59,7 @@ struct Outcome {
   std::size_t endings = 0;
   std::size_t stuck = 0;  // states from which no end can be reached
   const char* violated = nullptr;
-  std::string way;        // to the violation, or to a stuck state
+  std::string way;        // the way to the violation, or to a stuck state
   bool complete = false;  // all states have been seen
   [[nodiscard]] bool good() const { return complete && violated == nullptr && stuck == 0 && endings != 0; }
 };
@@ -134,7 +134,7 @@ class Checker {
     return way;
   }
 
-  /// Backwards from the ends; what is not met is stuck.
+  /// Goes backwards from the ends. States that are not met are stuck.
   void find_stuck() {
     std::vector<std::uint32_t> first(states_.size() + 1, 0), before(edges_.size());
     for (const Edge& edge : edges_) first[edge.to + 1]++;

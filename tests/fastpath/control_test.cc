@@ -1,4 +1,5 @@
-// The framed stream's records: what is written is read, in any pieces; what cannot be is refused at its header.
+// The framed stream's records: a record that is written is read again, in any pieces. A record that cannot be is
+// refused at its header.
 #include "fastpath/framed/control.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ void append(Bytes& stream, const Record& record, const Bytes& body = {}) {
   if (is_data) stream.insert(stream.end(), body.begin(), body.end());
 }
 
-/// What a decoder makes of a stream that comes in pieces.
+/// What a decoder reads from a stream that comes in pieces.
 struct Heard {
   std::vector<Record> records;
   std::vector<Bytes> link_bodies;
@@ -185,7 +186,8 @@ TEST(Control, RingOfAnImpossibleSize_IsRefused) {
   }
 }
 
-// Random bytes behind a legal beginning: taken byte for byte, or refused; never more taken than there is.
+// Random bytes behind a legal beginning. They are taken byte for byte, or refused. The decoder never takes more than
+// there is.
 TEST(Control, RandomBytes_AreSurvived) {
   sim::Random random(1);
   std::size_t records = 0, refused = 0;

@@ -1,4 +1,4 @@
-// A framed peer that says anything: what it breaks is its own connection.
+// A framed peer that sends anything. It can break only its own connection.
 #include <gtest/gtest.h>
 
 #include "fastpath/framed_world.h"
@@ -7,7 +7,7 @@
 namespace bypass::fastpath::test {
 namespace {
 
-/// Writes a record's bytes into the stream behind what the lane has said.
+/// Writes a record's bytes into the stream, after the lane's own records.
 void inject(FramedWorld& w, std::size_t side, std::span<const std::byte> bytes) {
   auto& host = w.host(side);
   host.ctx().now = w.world().now();

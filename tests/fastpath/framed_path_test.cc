@@ -1,5 +1,5 @@
-// What a path and a peer may do to the option: stripped, echoed, of another version, one side not capable, the first
-// segment split or lost. The bytes arrive whatever happens, and a plain peer sees plain TCP.
+// What a path and a peer may do to the option: it is stripped, echoed or of another version, one side does not know it,
+// or the first segment is split or lost. The bytes always arrive, and a plain peer sees plain TCP.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -63,7 +63,7 @@ void blank(std::span<std::byte> option) {
   std::fill(option.begin(), option.end(), std::byte{1});
 }
 
-/// A path that changes frames: what it returns instead of one goes on, in order.
+/// A path that changes frames. The frames that it returns take the place of the one that came, in order.
 using Change = std::function<std::vector<Bytes>(std::size_t from, Bytes frame)>;
 void put_in_between(FramedWorld& world, Change change) {
   world.wire().set_filter([&world, change = std::move(change)](std::size_t from, std::span<const std::byte> frame) {
@@ -90,7 +90,8 @@ FramedWorldConfig config_of(bool client_capable = true, bool server_capable = tr
   return config;
 }
 
-/// Both directions carry bytes, and end; then nothing is left. `server_first`: it speaks before it has heard anything.
+/// Both directions carry bytes and end. Then nothing is left. `server_first`: the server sends before it has received
+/// anything.
 void converse(FramedWorld& w, bool server_first, const std::string& what) {
   SCOPED_TRACE(what + (server_first ? ", server first" : ", client first"));
   ASSERT_TRUE(w.open());
@@ -98,7 +99,7 @@ void converse(FramedWorld& w, bool server_first, const std::string& what) {
   const std::string hello = text_of(40), question = text_of(100'000), answer = text_of(150'001);
   w.write(first, hello);
   EXPECT_TRUE(w.receive(1 - first, hello.size()) == hello) << w.describe();
-  // More than a DATA window each way, with a reader at the other end.
+  // More bytes than a DATA window in each direction, with a reader at the other end.
   std::string got[2];
   for (std::size_t side = 0; side < 2; side++) {
     const std::string& text = side == 0 ? question : answer;
@@ -180,7 +181,7 @@ TEST(FramedPath, OneSideOff_BytesArrive) {
   }
 }
 
-/// A peer that sends the option back as it is, as some do with options they do not know.
+/// A peer that sends the option back unchanged, as some do with options that they do not know.
 TEST(FramedPath, OptionIsEchoed_BytesArrive) {
   for (const bool server_first : {false, true}) {
     FramedWorld w(config_of(true, false));
@@ -202,7 +203,7 @@ TEST(FramedPath, OptionIsEchoed_BytesArrive) {
   }
 }
 
-/// The segment cut in two behind its first `at` payload bytes.
+/// The segment, cut in two after its first `at` payload bytes.
 std::vector<Bytes> cut(const Bytes& frame, std::size_t at) {
   Bytes first = frame, second = frame;
   Tcp head(first), tail(second);
@@ -268,7 +269,7 @@ TEST(FramedPath, FirstBytesAreLost_StillFramed) {
   EXPECT_EQ(w.framed(1)->sending, Mode::kFramed);
 }
 
-/// Whether an armed client's bare segment lies at its first byte's number.
+/// Whether the bare segment of an armed client has the sequence number of its first byte.
 TEST(FramedPath, ClientSendsNoBareSegment_WhereItsFirstBytesLie) {
   FramedWorld w(config_of());
   unsigned bare = 0, syn_acks = 0;
@@ -278,7 +279,7 @@ TEST(FramedPath, ClientSendsNoBareSegment_WhereItsFirstBytesLie) {
     if (from == 0 && t.has(tcp::kSyn)) first = std::uint32_t{t.header.seq} + 1;
     const bool empty = frame.size() == t.payload_at();
     if (from == 0 && !t.has(tcp::kSyn) && empty && std::uint32_t{t.header.seq} == first) bare++;
-    if (from == 0 && !empty) return std::vector<Bytes>{};  // never gets through: the SYN-ACK is repeated
+    if (from == 0 && !empty) return std::vector<Bytes>{};  // never arrives, so the SYN-ACK is repeated
     if (from == 1 && t.has(tcp::kSyn)) syn_acks++;
     return one(frame);
   });
@@ -324,14 +325,14 @@ TEST(FramedPath, ThirdSyn_GoesWithoutTheOption) {
   unsigned with = 0, without = 0;
   put_in_between(w, [&](std::size_t, Bytes frame) {
     (Tcp(frame).option().empty() ? without : with)++;
-    const bool dropped = !Tcp(frame).option().empty();  // a path that takes offence
+    const bool dropped = !Tcp(frame).option().empty();  // a path that drops such segments
     return dropped ? std::vector<Bytes>{} : one(frame);
   });
   converse(w, false, "option kills the segment");
   EXPECT_EQ(with, 2U);
 }
 
-/// A server that is plain may say nothing before the client's end: the client must not wait for credit.
+/// A plain server may send nothing before the client's end. So the client must not wait for credit.
 TEST(FramedPath, PlainServerThatOnlyListens_GetsEverything) {
   FramedWorld w(config_of());
   bool done = false;

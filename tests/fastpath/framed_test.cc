@@ -1,4 +1,4 @@
-// Framed connections between two whole stacks: what is said over TCP, lanes, ends, and peers that are not accelerated.
+// Framed connections between two whole stacks: records over TCP, lanes, ends, and peers without the library.
 #include "fastpath/framed/framed.h"
 
 #include <gtest/gtest.h>
@@ -217,7 +217,7 @@ TEST(Framed, State_BothEndAtOnce_GoesThroughClosing) {
   EXPECT_EQ(w.leftovers(), "");
 }
 
-// --- What is corked
+// --- Corked bytes
 
 void write_more(FramedWorld& w, const std::string& text) {
   w.host(0).ctx().now = w.world().now();
@@ -373,7 +373,7 @@ TEST(Framed, Records_AreNoEvents) {
   EXPECT_EQ(w.host(1).take_events(&w.user[1]), kEventReadable | kEventEof);
 }
 
-// A lingering close waits for it, and not for the peer's end.
+// A close with SO_LINGER waits for the bytes, and not for the peer's end.
 TEST(Framed, EverythingDelivered_IsTold) {
   for (const bool lanes : {false, true}) {
     FramedWorld w(lanes ? over_lanes() : over_tcp());
@@ -425,8 +425,8 @@ TEST(Framed, WriterThatFoundNoRoom_IsWoken) {
   }
 }
 
-// What both ends hold over TCP they hold over a lane whose rings are smaller, too: programs that write all before they
-// read rely on it.
+// A lane's rings may be smaller than TCP's buffers. The two ends together still hold as many bytes: programs that write
+// everything before they read rely on it.
 TEST(Framed, BothWriteBeforeTheyRead_HoldAsMuchAsOverTcp) {
   std::array<std::size_t, 2> held{};
   for (const bool lanes : {false, true}) {
@@ -453,7 +453,7 @@ TEST(Framed, BothWriteBeforeTheyRead_HoldAsMuchAsOverTcp) {
   EXPECT_EQ(held[true], 1'000'000U);  // as over a connection whose congestion window has grown
 }
 
-// Whose peer reads, if slowly, keeps the lane.
+// A connection whose peer reads slowly keeps its lane.
 TEST(Framed, WriterWhosePeerReadsSlowly_StaysOnTheLane) {
   FramedWorld w(over_lanes());
   ASSERT_TRUE(w.open());
@@ -505,7 +505,7 @@ FramedWorldConfig with_keep_alive() {
   return config;
 }
 
-// That the link has died is said in a record, which the program does not wait for.
+// A record says that the link has died. The program does not wait for that record.
 TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
   FramedWorld w(with_keep_alive());
   ASSERT_TRUE(w.open());
@@ -518,8 +518,8 @@ TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
   EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
 }
 
-// What the program has written is under way, also where it lies in front of a record that TCP repeats: then, as in
-// TCP, R2 decides.
+// Bytes that the program wrote count as under way, even in front of a record that TCP repeats. Then R2 decides, as in
+// TCP.
 TEST(Framed, KeepAlive_DoesNotEndWhatWaitsForAnAnswer) {
   FramedWorld w(with_keep_alive());
   ASSERT_TRUE(w.open());
@@ -533,7 +533,7 @@ TEST(Framed, KeepAlive_DoesNotEndWhatWaitsForAnAnswer) {
   EXPECT_EQ(w.receive(1, 7), "request");
 }
 
-// An idle connection hears of no outage, however long, though a record says of it that its link has died.
+// An outage does not end an idle connection, even when a record says that its link died.
 TEST(Framed, RecordsAlone_EndNoIdleConnection) {
   for (const std::uint32_t user_timeout_ms : {0U, 2000U}) {
     FramedWorldConfig config = over_lanes();
@@ -554,7 +554,7 @@ TEST(Framed, RecordsAlone_EndNoIdleConnection) {
   }
 }
 
-// Its end is the program's, and somebody waits for the answer.
+// The program has ended its direction, and another process waits for the answer.
 TEST(Framed, EndThatIsNotAnswered_EndsAfterTheUserTimeout) {
   FramedWorldConfig config = over_lanes();
   config.side[0].options.user_timeout_ms = 2000;
@@ -567,7 +567,7 @@ TEST(Framed, EndThatIsNotAnswered_EndsAfterTheUserTimeout) {
   EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
 }
 
-// TCP beneath may be cut off while the lane carries everything.
+// TCP may be cut off while the lane carries everything.
 TEST(Framed, KeepAlive_HearsThePeerOnTheLane) {
   FramedWorld w(with_keep_alive());
   ASSERT_TRUE(w.open());
@@ -594,7 +594,7 @@ TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
     w.host(0).ctx().now = w.world().now();
     sent += w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)).subspan(sent, 1000));
     w.run_for(100us);
-    // The other direction goes on: its CREDIT records lie behind bytes that nobody reads.
+    // The other direction goes on, although its CREDIT records lie behind bytes that nobody reads.
     w.write(1, "0123456789");
     (void)w.read(0);
   }
@@ -603,7 +603,7 @@ TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
   EXPECT_TRUE(w.receive(1, sent) == text.substr(0, sent));
 }
 
-// With nothing under way no ACK will come that could have it tried again.
+// With nothing under way, no ACK comes that could make the lane try again.
 TEST(Framed, RecordWithoutMemory_IsSentOnceThereIsSome) {
   FramedWorld w(over_tcp());
   ASSERT_TRUE(w.open());

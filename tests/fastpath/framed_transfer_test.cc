@@ -1,4 +1,4 @@
-// Random transfers over a bad wire, with lanes over links that die: every byte arrives once and in order, both
+// Random transfers over a bad wire, with lanes over links that die. Every byte arrives once and in order, both
 // directions end, and nothing is left. BYPASS_TEST_SEED=n replays one seed, BYPASS_TEST_LONG=1 runs 20 times as many.
 #include <gtest/gtest.h>
 
@@ -22,14 +22,14 @@ class Program {
  public:
   Program(FramedWorld& world, std::size_t side, std::uint64_t seed)
       : world_(world), side_(side), random_(seed * 2 + side), total_(random_.below(kMostBytes)) {
-    // The peer's generator, asked the same question.
+    // The peer's generator of bytes, which gives the same bytes.
     bypass::sim::Random other(seed * 2 + (1 - side));
     expected_ = other.below(kMostBytes);
     small_ = random_.chance(0.3);
   }
 
   [[nodiscard]] bool done() const { return closed_; }
-  /// Another turn would do something though nothing happens on the wire.
+  /// True: another turn would do something, although nothing happens on the wire.
   [[nodiscard]] bool busy() {
     if (!connected() || closed_) return false;
     return calls().readable(tcb()) != 0 || !shut_ || calls().at_eof(tcb());
@@ -156,7 +156,7 @@ std::string run(std::uint64_t seed, Totals& totals) {
   while (!ended && world.world().now() < end && problem.empty()) {
     framed = framed || (world.framed(1) != nullptr && !server.done() && world.framed(1)->both_framed());
     ended = turn();
-    const auto busy = [&] { return client.busy() || server.busy(); };  // comes back by itself
+    const auto busy = [&] { return client.busy() || server.busy(); };  // the link comes back by itself
     if (busy()) {
       world.run_until([&] { return ended = ended || turn(); }, 300us);
     } else {

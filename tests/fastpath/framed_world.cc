@@ -169,7 +169,7 @@ std::size_t Calls::write(tcp::Tcb& tcb, std::span<const std::byte> bytes, bool m
     std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(written), n, part.begin());
     written += n;
   }
-  // The other calls may have come in between.
+  // Other calls may have come in between.
   FramedTcp::has(tcb) ? framed_.commit(ctx, tcb, written, more, urgent) : host_.tcp().commit(ctx, tcb, written, more);
   ctx.flush();
   return written;
@@ -251,7 +251,7 @@ bool FramedWorld::run_until(const std::function<bool()>& done, Duration limit) {
   bool finished = false;
   while (!finished && world_.now() < end && problem_.empty()) {
     Duration step = end - world_.now();
-    if (cable_ != nullptr && cable_->next_event() != kNever)  // of which the stacks' clock knows nothing
+    if (cable_ != nullptr && cable_->next_event() != kNever)  // the stacks' clock does not count this time
       step = std::min(step, std::max<Duration>(cable_->next_event() - world_.now(), 1us));
     world_.run_until([&] { return turn(), finished = done(), finished || !problem_.empty(); }, step);
   }

@@ -39,11 +39,11 @@ class TestLinks final : public Links {
         framed_(host.tcp(), {.handshake = {.tag = config.tag}, .tcp_window = tcp_window}, *this) {}
 
   FramedTcp& framed() { return framed_; }
-  /// A new link, by the same number at both ends.
+  /// Makes a new link, with the same number at both ends.
   void connect(std::uint32_t id, const std::shared_ptr<sim::Cable>& cable);
-  /// Takes messages, gives connections their turn, writes.
+  /// Takes messages, gives connections their turns, and writes.
   void turn(Instant now);
-  /// Nothing of the current link is needed any more, and it is dead.
+  /// Whether the current link is dead and nothing of it is needed any more.
   [[nodiscard]] bool idle() const;
   [[nodiscard]] const LinkEnd& end() const { return link_end_; }
   double cut_chance = 0.5, leave_chance = 0;
@@ -88,7 +88,7 @@ class TestLinks final : public Links {
   Place places_[kLanes];
 };
 
-/// What a socket does with a connection: asks the framed layer where there is one, else TCP.
+/// What a socket does with a connection: it asks the framed layer if there is one, otherwise TCP.
 class Calls {
  public:
   Calls(Host& host, TestLinks& links) : host_(host), framed_(links.framed()) {}
@@ -125,18 +125,18 @@ class FramedWorld {
   void listen();
   void connect();
   bool accept();
-  /// Goes on until `done` holds, asked after every turn.
+  /// Goes on until `done` holds. It is asked after every turn.
   bool run_until(const std::function<bool()>& done, Duration limit = 60s);
   void run_for(Duration duration) {
     run_until([] { return false; }, duration);
   }
-  /// Lets everything go. Returns what is left over then; empty: nothing.
+  /// Ends all connections. Returns what is left over; empty: nothing.
   std::string leftovers();
 
   std::string read(std::size_t side, std::size_t most = SIZE_MAX) { return calls(side).read(*tcb[side], most); }
-  /// Writes the whole text, however long that takes.
+  /// Writes the whole text, however long it takes.
   void write(std::size_t side, const std::string& text);
-  /// Receives so many bytes, or what arrives within 10 s.
+  /// Receives that many bytes, or the bytes that arrive within 10 s.
   std::string receive(std::size_t side, std::size_t bytes);
   [[nodiscard]] Framed* framed(std::size_t side) {
     return tcb[side] != nullptr && FramedTcp::has(*tcb[side]) ? &FramedTcp::of(*tcb[side]) : nullptr;
@@ -147,7 +147,7 @@ class FramedWorld {
   World& world() { return world_; }
   bypass::sim::Wire& wire() { return world_.wire(); }
   void kill_link() { cable_->kill(); }
-  /// Where both sides stand, for a failure's line.
+  /// The state of both sides, for the message of a failure.
   [[nodiscard]] std::string describe();
   [[nodiscard]] std::string problem() const { return problem_; }
 

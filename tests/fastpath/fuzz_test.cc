@@ -1,6 +1,6 @@
-// A hostile peer: it writes what it likes to all that it can write, whenever it likes: rings, credit blocks, the link's
-// own block, messages, the framed stream. It may end its own connections; nobody else's byte is lost, and nothing
-// crashes (this runs under AddressSanitizer as well).
+// A hostile peer writes anything, at any time, to everything that it can write: rings, credit blocks, the link's own
+// block, messages, the framed stream. It may end its own connections. No byte of others is lost, and nothing crashes.
+// (This runs under AddressSanitizer as well.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace bypass::fastpath::test {
 namespace {
 
-/// It changes memory, and a message is there, the moment it is done.
+/// It changes memory, and a message comes, as soon as the call is made.
 Hostile::Means at_once(Hosts& hosts) {
   return {.place =
               [&hosts](std::uint64_t to, std::span<const std::byte> bytes) {

@@ -1,4 +1,4 @@
-// Writes of a program that is far ahead of its reader: what of them waits for more, and what ends the wait.
+// Writes of a program that is far ahead of its reader: which bytes wait for more, and what ends the wait.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,7 +19,7 @@ constexpr std::uint64_t kMemory = 1U << 20;
 constexpr std::uint8_t kRingLog2 = 19;
 constexpr std::uint64_t kWrite = 4096, kAhead = LaneRules::kAhead, kMost = Lane::kGatheredAhead;
 
-/// One end of a lane that is open and cut; nothing comes back but what the test says.
+/// One end of a lane that is open and cut. Nothing comes back but what the test sends.
 class GatherTest : public ::testing::Test {
  protected:
   struct Table {
@@ -55,7 +55,7 @@ class GatherTest : public ::testing::Test {
     }
     return all;
   }
-  /// Until the peer is far behind, and has been asked to say when it is no more.
+  /// Writes until the peer is far behind, and has been asked to say when it has caught up.
   void get_ahead() {
     for (std::uint64_t sent = kWrite; sent < kAhead; sent += kWrite) {
       const auto all = write(kWrite);
@@ -94,7 +94,7 @@ TEST_F(GatherTest, PeersWord_LetsItGo) {
   expect_gone(kWrite);
 }
 
-// It has written its block, and said nothing yet.
+// The peer has written its credit block, and sent no message yet.
 TEST_F(GatherTest, PeersBlock_LetsItGoToo) {
   get_ahead();
   EXPECT_TRUE(write(kWrite).empty());
@@ -162,8 +162,8 @@ TEST_F(GatherTest, WriteAtOnce_FindsWhatWasGathered) {
 
 // --- A connection
 
-/// A connection that has sent `before` bytes, all of which have come. By default that is more than an answer: a stream,
-/// whose next writes would be held.
+/// A connection that has sent `before` bytes, all of which have arrived. By default that is more than an answer. So the
+/// connection counts as a stream, and its next writes would be held.
 struct StreamWorld {
   explicit StreamWorld(std::size_t before = 700'000) : c(world.open()) {
     EXPECT_TRUE(world.reach_lane(c));
@@ -177,7 +177,7 @@ struct StreamWorld {
   void take_all() {
     EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; }));
   }
-  /// Writes while the peer does not look; `after` each of them.
+  /// Writes while the peer does not look, and calls `after` after each write.
   void burst(
       std::span<const std::size_t> writes, const std::function<void()>& after = [] {}) {
     world.stopped[1] = true;
@@ -188,7 +188,7 @@ struct StreamWorld {
     }
     world.stopped[1] = false;
   }
-  /// Whether bytes of a write have stayed behind.
+  /// Whether bytes of a write were held.
   bool holds_of(const std::vector<std::size_t>& writes) {
     bool any = false;
     burst(writes, [&] { any = any || lane().next_offset() != lane().end(); });
@@ -222,7 +222,7 @@ TEST(Gathering, NoDelay_MeansNone) {
   w.take_all();
 }
 
-// What is held is not sent: a writer that wants little of that would be stopped by it.
+// Held bytes are not sent. They would stop a writer that allows little unsent data.
 TEST(Gathering, LittleNotSentWanted_MeansNone) {
   const std::vector<std::size_t> writes(8, kWrite);
   StreamWorld usual;
@@ -234,7 +234,7 @@ TEST(Gathering, LittleNotSentWanted_MeansNone) {
   w.take_all();
 }
 
-// Of any size: those that do not make up a message exactly, too.
+// Writes of any size, also sizes that do not fill a message exactly.
 TEST(Gathering, NoMessageIsMoreThanATurn) {
   StreamWorld w;
   const std::size_t writes = w.world.short_writes;
@@ -265,7 +265,7 @@ TEST(Gathering, StreamOfOneWhoIsFarAhead_TakesFewMessagesAndLeavesNothingBehind)
     const std::uint64_t before = w.messages();
     w.burst(std::vector<std::size_t>(kCount, kWrite));
     const std::uint64_t messages = w.messages() - before;
-    w.take_all();  // nobody calls any more, and all comes
+    w.take_all();  // no call follows, and all bytes come
     return messages;
   };
   for (int i = 0; i < 3; i++) EXPECT_EQ(messages_of_a_burst(), kCount) << "no more than an answer may have";
@@ -274,7 +274,7 @@ TEST(Gathering, StreamOfOneWhoIsFarAhead_TakesFewMessagesAndLeavesNothingBehind)
     if (i == 0) continue;  // not a stream yet, at its beginning
     EXPECT_LE(messages, kAhead / kWrite + (kCount - kAhead / kWrite) / (kMost / kWrite) + 1) << i;
   }
-  // It reads: what it writes now is an answer.
+  // It reads first. So its next write is an answer.
   ASSERT_TRUE(w.world.transfer(w.c, 1, 100));
   EXPECT_EQ(messages_of_a_burst(), kCount);
 }

@@ -1,4 +1,4 @@
-// The handshake: the option on the wire, rules R1 to R5, and all that a path can do to it.
+// The handshake: the option on the wire, rules R1 to R5, and everything that a path can do to it.
 #include "fastpath/framed/handshake.h"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST_F(SnifferTest, EndInTheMiddle_IsPlain) {
   EXPECT_EQ(sniffer_.framing(), Framing::kPlain);
 }
 
-// --- All that a path may do, enumerated
+// --- Everything that a path may do, enumerated
 
 struct Path {
   bool server_is_ours = false, reflects = false, strips_syn = false, strips_syn_ack = false;
@@ -132,7 +132,7 @@ Path path_of(unsigned bits) {
   return {bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6), bit(7)};
 }
 
-/// One direction: what a writer puts on it and a reader makes of it. Bytes of either are the program's or in records.
+/// One direction: what a writer sends and what a reader makes of it. The bytes of both are the program's or in records.
 struct Direction {
   Bytes wire;
   bool framed = false;  // as the writer sees it
@@ -151,7 +151,7 @@ struct Direction {
   }
 };
 
-/// What the reading program gets. Nothing: the reader takes the stream for damaged.
+/// What the reading program gets. Nothing: the reader takes the stream as damaged.
 std::optional<Bytes> read(const Bytes& wire, Framing framing) {
   if (framing != Framing::kFramed) return wire;
   Decoder decoder;
@@ -165,14 +165,14 @@ std::optional<Bytes> read(const Bytes& wire, Framing framing) {
   }
 }
 
-/// A client of ours and a server, of ours or not, over one path.
+/// A client with the library and a server with or without it, over one path.
 template <typename Rules>
 class Meeting {
  public:
   explicit Meeting(const Path& path)
       : path_(path), server_({.tag = 0x22222222, .secret = std::span(kOther).first(path.another_secret ? 5 : 0)}) {}
 
-  /// Whether each program gets the other's bytes, and nothing else.
+  /// Whether each program gets the other's bytes and nothing else.
   bool agree() {
     shake_hands();
     if (path_.server_talks_first) talk_server();
@@ -223,7 +223,7 @@ class Meeting {
   void deliver_to_server() {
     if (!path_.server_is_ours) return;
     const std::span wire = c_to_s_.wire;
-    // Without an armed client, the program's own first bytes come with or behind a bare ACK.
+    // Without an armed client, the program's own first bytes come with a bare ACK or after one.
     if (!client_.armed()) establish({});
     if (path_.splits) {
       establish(wire.first(5));
@@ -232,7 +232,7 @@ class Meeting {
     establish(wire);
     server_.on_first_bytes(kStart, wire);
   }
-  // The server's program talks as soon as its direction has been decided.
+  // The server's program sends as soon as its direction has been decided.
   void talk_server() {
     if (talked_) return;
     const Framing framing = path_.server_is_ours ? server_.writer() : Framing::kPlain;

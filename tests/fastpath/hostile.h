@@ -1,4 +1,4 @@
-// Hostile: a peer of Hosts' end 0 that writes what it likes to all that it can write, whenever it likes.
+// Hostile: a peer of end 0 of Hosts, which writes anything, at any time, to everything that it can write.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace bypass::fastpath::test {
 
 class Hostile {
  public:
-  /// How bytes, and messages, get to the victim.
+  /// How bytes and messages get to the victim.
   struct Means {
     std::function<void(std::uint64_t to, std::span<const std::byte> bytes)> place;
     std::function<void(const Arrival& message)> tell;
@@ -23,7 +23,8 @@ class Hostile {
 
   Hostile(Hosts& hosts, Means means) : hosts_(hosts), random_(hosts.random()), means_(std::move(means)) {}
 
-  /// Random bytes, or a counter that could almost be right, somewhere in [from, from + size) of the victim's memory.
+  /// Writes random bytes, or a counter that could almost be right, somewhere in [from, from + size) of the victim's
+  /// memory.
   void scribble(std::uint64_t from, std::uint64_t size) {
     if (random_.chance(0.5)) {
       for (std::uint64_t n = random_.below(32); n != 0; n--) {
@@ -35,7 +36,7 @@ class Hostile {
       means_.place(from + (random_.below(size - 7) & ~std::uint64_t{7}), std::as_bytes(std::span(&value, 1)));
     }
   }
-  /// A message of any kind, to `lane` or to any.
+  /// Sends a message of any kind, to `lane` or to any lane.
   void message(std::uint16_t lane) {
     const Message message{
         .op = static_cast<Op>(random_.below(16)),
@@ -45,7 +46,7 @@ class Hostile {
     means_.tell({to_immediate(message), static_cast<std::uint32_t>(length)});
     messages_++;
   }
-  /// A record of any kind, mostly one that could be right, or any bytes.
+  /// Sends a record of any kind, mostly one that could be right, or any bytes.
   void record(std::size_t connection) {
     auto& tcp = hosts_.stream(0, connection).tcp;
     std::array<std::byte, kMaxControl> room{};
@@ -73,7 +74,7 @@ class Hostile {
   std::uint64_t messages_ = 0;
 };
 
-/// What a victim's lane says must be usable without further checks.
+/// What a victim's lane reports must be usable without further checks.
 inline void expect_sane(Hosts& hosts, std::size_t i) {
   Stream& s = hosts.stream(0, i);
   const auto next = s.lane.readable();

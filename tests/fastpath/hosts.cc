@@ -137,7 +137,8 @@ void Hosts::receive_tcp(std::size_t e, std::size_t i) {
   }
 }
 
-/// What the caller of a lane decides: whether an offer is taken, what becomes of a link that is said to be dead.
+/// Decides what the caller of a lane decides: whether an offer is accepted, and what becomes of a link that is said to
+/// be dead.
 void Hosts::after_record(std::size_t e, std::size_t i) {
   Stream& s = *ends_[e].streams[i];
   if (s.lane.offered()) {

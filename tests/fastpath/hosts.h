@@ -1,6 +1,6 @@
-// Two ends of many connections, for whole-protocol tests: lanes over a link (the simulated one, if no other is asked
-// for), with TCP beneath as a channel of encoded records that arrive later and in any pieces. Bytes are checked as they
-// are read.
+// Two ends of many connections, for tests of the whole protocol. Lanes run over a link, the simulated one if no other
+// is asked for. TCP beneath is a channel of encoded records that arrive later and in any pieces. Bytes are checked as
+// they are read.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct HostsConfig {
   std::uint32_t tcp_window = 16384;
   std::uint32_t window = 64;  // message credits
   bool leaves = true;         // lanes are left now and then
-  bool gathers = false;       // little writes wait for the peer's word
+  bool gathers = false;       // small writes wait for the peer's message
   sim::LinkConfig link{};
-  /// Another link than the simulated one: a new one each time. What it writes lies in `buffers`, of each end.
+  /// A link that is not the simulated one, a new one each time. What it writes lies in `buffers`, one for each end.
   std::function<std::unique_ptr<Joint>(std::size_t memory_bytes, std::span<const std::byte> (&buffers)[2])> join;
 };
 
@@ -56,22 +56,22 @@ class Hosts {
  public:
   Hosts(std::uint64_t seed, const HostsConfig& config);
 
-  /// Until every byte and every end has come, or nothing moves any more. False: something is wrong; see report().
+  /// Runs until every byte and every end has come, or nothing moves any more. False: something is wrong; see report().
   bool run();
   [[nodiscard]] std::string report() const;
 
-  /// One turn: programs write and read a little, what is due arrives.
+  /// One turn: programs write and read a little, and what is due arrives.
   void step();
   [[nodiscard]] bool done() const;
   [[nodiscard]] Stream& stream(std::size_t end, std::size_t i) { return *ends_[end].streams[i]; }
   [[nodiscard]] sim::Cable& cable() { return static_cast<SimJoint&>(*joint_).cable; }
   [[nodiscard]] Joint& joint() { return *joint_; }
   [[nodiscard]] LinkEnd& link_end(std::size_t end) { return ends_[end].link; }
-  /// Where a connection's lane lies, at either end.
+  /// The place of a connection's lane, at either end.
   [[nodiscard]] LaneAddress address(std::size_t i) const;
   [[nodiscard]] unsigned deaths() const { return deaths_; }
   [[nodiscard]] std::uint64_t lane_bytes() const { return lane_bytes_; }
-  /// For a stream that the test disturbs: its fate is not checked.
+  /// For a stream that the test disturbs: how it ends is not checked.
   void give_up(std::size_t i) { given_up_.resize(config_.connections), given_up_[i] = true; }
   bypass::sim::Random& random() { return random_; }
 

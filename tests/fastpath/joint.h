@@ -1,4 +1,5 @@
-// Joint: a link's two ends and what is between them, as Hosts needs it: the simulated link, or another mover's.
+// Joint: the two ends of a link and what is between them, as Hosts needs it. The link is the simulated one or another
+// mover's.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +19,9 @@ class Joint {
   virtual ~Joint() = default;
 
   [[nodiscard]] virtual Link& end(std::size_t i) = 0;
-  /// What is due takes effect. `now` is the hosts' time, which only grows.
+  /// Makes everything happen that is due. `now` is the hosts' time, which only grows.
   virtual void advance(Instant now) = 0;
-  /// The link dies when `writes` more have been posted (at either end, in the middle of a batch).
+  /// The link dies when `writes` more have been posted, at either end, in the middle of a batch.
   virtual void kill_after(std::uint64_t writes) = 0;
   [[nodiscard]] virtual bool dead() const = 0;
 };

@@ -1,4 +1,4 @@
-// A lane's single behaviours that the model leaves out: urgent bytes, ping, sequence numbers, hostile records.
+// Single behaviours of a lane that the model leaves out: urgent bytes, ping, sequence numbers, hostile records.
 #include "fastpath/lane/lane.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ LaneAddress address(std::uint16_t number) {
   return at;
 }
 
-/// Two ends over a link and a TCP that carry everything at once; a test looks at what is carried.
+/// Two ends over a link and a TCP that carry everything at once. A test looks at what is carried.
 class LaneTest : public ::testing::Test {
  protected:
   LaneTest() : memory_(2, std::vector<std::byte>(kMemory)), buffer_(65536) {
@@ -41,7 +41,7 @@ class LaneTest : public ::testing::Test {
     }
     return all;
   }
-  /// What an end has to say now; nothing of it has arrived.
+  /// What an end has to send now. Nothing of it has arrived.
   std::vector<Write> writes(int e) {
     std::vector<Write> all;
     Write write;
@@ -53,7 +53,7 @@ class LaneTest : public ::testing::Test {
     }
     return all;
   }
-  /// It arrives. Returns the messages.
+  /// Makes it arrive. Returns the messages.
   std::vector<Message> deliver(int from, const std::vector<Write>& writes) {
     std::vector<Message> all;
     for (const Write& write : writes) {
@@ -163,7 +163,8 @@ TEST_F(LaneTest, ResetMessage_EndsBothAndReleasesTheLane) {
   EXPECT_TRUE(b_.released());
 }
 
-// Who has the other's end and its answer gives the place away: the next lane's there would hear what comes then.
+// An end that has the other's end and its answer gives the place away. Messages that come later would reach the next
+// lane there.
 TEST_F(LaneTest, AbortedBehindItsEndAndItsAnswer_SaysNothingOnTheLane) {
   for (Lane* lane : {&a_, &b_}) lane->cut();
   records();
@@ -191,7 +192,8 @@ TEST_F(LaneTest, AbortedBehindItsEnd_ResetsAPeerThatHasNotEnded) {
   EXPECT_TRUE(b_.released());
 }
 
-// The one that never used the lane may reset the connection until its very end: only the lane itself tells when not.
+// The end that never used the lane may reset the connection until the very end. Only the lane itself says when it no
+// longer may.
 TEST_F(LaneTest, NeverUsed_IsReleasedWhenBothHaveSaidSo) {
   for (Lane* lane : {&a_, &b_}) lane->shutdown_send();
   records();
@@ -236,7 +238,7 @@ struct BadRecord {
   Reason reason;
 };
 
-// Each to an end with an open lane, 0 bytes so far, nothing cut.
+// Each record goes to an end with an open lane, 0 bytes so far, and nothing cut.
 TEST_F(LaneTest, RecordThatCannotBeTrue_EndsTheConnection) {
   const std::vector<BadRecord> bad = {
       {"a CUT behind bytes that never came",

@@ -1,4 +1,4 @@
-// The simulated link keeps the promises of link.h, also when it dies; LinkEnd shares it out among lanes.
+// The simulated link keeps the promises of link.h, also when it dies. LinkEnd shares it among lanes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST(SimLink, MessageComesAfterItsBytes_AndLater) {
   EXPECT_EQ(cable.end(1).memory()[100], std::byte{7});
 }
 
-// What arrived is a first part of what was posted; memory may have changed beyond it; then there is silence.
+// What arrived is a first part of what was posted. Memory behind it may have changed. Then nothing more comes.
 TEST(SimLink, Death_LosesLastWritesOnly) {
   std::size_t most = 0, least = 100, changed_silently = 0;
   for (std::uint64_t seed = 1; seed <= 200; seed++) {

@@ -1,4 +1,4 @@
-// PeerLinks: links come, are used, die and come again, and connections never notice.
+// PeerLinks: links come up, are used, die and come up again. Connections never notice.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -86,7 +86,7 @@ TEST(PeerLinks, RefusedLink_IsAskedForAgainLater) {
   EXPECT_TRUE(world.reach_lane(c));
 }
 
-// The tag is the asker's to choose; its address is not. Nothing here has shown that it can use a link.
+// The asker chooses the tag, but not its address. Nothing here has shown that it can use a link.
 TEST(PeerLinks, RequestsOfOneAddress_TakeLittle) {
   PeerWorld world(1, 0);
   world.yard.silent = true;
@@ -157,7 +157,7 @@ TEST(PeerLinks, CarrierEndsAtAnyMoment_OthersAreCarried) {
   }
 }
 
-// A carrier that has said its last word is none any more, however long it is still there.
+// A carrier that has sent its last record is no carrier any more, however long it stays.
 TEST(PeerLinks, CarrierHasEndedItsStream_AnotherSpeaksForTheLink) {
   for (int moment = 0; moment < 1600; moment += 40) {
     for (const std::size_t first : {0U, 1U}) {
@@ -192,8 +192,8 @@ TEST(PeerLinks, AnswerThatNobodyReads_GivesItsLaneBack) {
   EXPECT_EQ(world.link(0)->first_ghost, kNoLane);
 }
 
-// The server writes, and ends, when its client leaves: each at any moment of the other's, while later connections take
-// the lanes that have become free.
+// The server writes and ends when its client leaves. Each can do so at any moment of the other's end. Meanwhile later
+// connections take the lanes that have become free.
 TEST(PeerLinks, ClientsThatLeaveWhileTheyAreWrittenTo_HarmNoOther) {
   const std::array<std::byte, 3000> bytes{};
   std::uint64_t links_lost = 0;
@@ -230,8 +230,8 @@ TEST(PeerLinks, ClientsThatLeaveWhileTheyAreWrittenTo_HarmNoOther) {
   EXPECT_EQ(places_lost, 0U);
 }
 
-// A client that asks, gets an answer and resets may do so between the offer of a lane and its answer, as often as it
-// likes: others must still find lanes.
+// A client asks, gets an answer and resets, as often as it likes, between the offer of a lane and its answer. Others
+// must still find lanes.
 TEST(PeerLinks, ManyResetWhileALaneIsOffered_OthersFindLanesAgain) {
   PeerWorld world;
   Connection& c = world.open();
@@ -259,7 +259,7 @@ TEST(PeerLinks, AnotherProcessWrites_OwnerIsToBeCalled) {
   ASSERT_TRUE(world.reach_lane(c));
   PeerLinks::Config config;
   config.random = [] { return std::uint64_t{5}; };
-  // What a forked child has: the same objects, and no device.
+  // A forked child has the same objects and no device.
   auto& table = const_cast<PeerTable&>(world.links(0).table());
   LaneTable lanes{table.links[0]};
   EXPECT_TRUE(world.links(0).owner().flush(world.host(0).ctx()));
@@ -269,7 +269,7 @@ TEST(PeerLinks, AnotherProcessWrites_OwnerIsToBeCalled) {
   EXPECT_FALSE(world.links(0).owner().flush(world.host(0).ctx()));
 }
 
-// Between what the send ring has and what the lane knows of.
+// Between the bytes in the send ring and those that the lane knows of.
 TEST(PeerLinks, DeathInsideAWrite_WhatIsWrittenIsSentOnce) {
   PeerWorld world;
   Connection& c = world.open();

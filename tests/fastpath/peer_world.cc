@@ -164,7 +164,7 @@ void PeerWorld::accept(Connection& c) {
 
 namespace {
 
-/// About every other call, in no step with anything.
+/// About every other call, at random.
 bool is_turn(std::size_t& calls) {
   return (++calls * 2'654'435'761U >> 16 & 1) != 0;
 }
@@ -219,7 +219,7 @@ std::string PeerWorld::read(Connection& c, std::size_t side) {
   if (makes_short_calls && is_turn(reads_) && FramedTcp::has(tcb)) {
     text = short_read(tcb, side, 1 + reads_ * 37 % 5000);
     if (!text.empty() && reads_ % 4 != 0) {
-      (void)links_[side]->owner().flush(ctx);  // of what a turn has brought about; the rest waits for the next call
+      (void)links_[side]->owner().flush(ctx);  // for what a turn has caused; the rest waits for the next call
       ctx.flush();
       return text;
     }
@@ -291,7 +291,7 @@ bool PeerWorld::transfer(Connection& c, std::size_t from, std::size_t bytes, con
   std::size_t sent = 0, arrived = 0;
   bool right = true;
   std::array<std::byte, 4000> storage;
-  std::span<std::byte> piece;  // what has not been taken of it
+  std::span<std::byte> piece;  // bytes of it that were not taken
   run_until([&] {
     if (meanwhile) meanwhile();
     if (piece.empty()) {

@@ -1,5 +1,5 @@
-// Two whole stacks whose links PeerLinks makes, over a simulated device: what a process does with them, without
-// sockets.
+// Two whole stacks. PeerLinks makes their links over a simulated device. This does what a process does with them,
+// without sockets.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ using bypass::test::HostConfig;
 using bypass::test::World;
 using namespace std::chrono_literals;
 
-/// Cables between two devices, by the number that a request has.
+/// Cables between two devices, by the number in the request.
 struct CableYard {
   std::uint64_t seed = 1;
   Mover mover = Mover::kRc;  // what its devices say that they are
@@ -116,7 +116,7 @@ class SimDevice final : public LinkDevice {
 class PeerWorld {
  public:
   static constexpr std::uint8_t kBoth = kCapRoce | kCapShm;
-  /// `places`: what the stacks' tags say of where they are; `capabilities`: which devices they are to have.
+  /// `places`: what the stacks' tags say about where they are. `capabilities`: which devices they have.
   explicit PeerWorld(std::uint64_t seed = 1, std::uint32_t link_memory = LinkLayout::kLeast,
                      std::array<std::uint32_t, 2> places = {},
                      std::array<std::uint8_t, 2> capabilities = {kBoth, kBoth});
@@ -126,13 +126,13 @@ class PeerWorld {
     std::array<char, 2> user{};  // events come under these addresses
   };
 
-  /// The device of host `i` is a new owner's.
+  /// A new owner takes the device of host `i`.
   void begin_ownership(std::size_t i) {
     links_[i]->owner().begin_ownership(host(i).ctx());
     if (preferred[i] != nullptr) links_[i]->owner().add_device(0, *preferred[i]);
     if (has_cables[i]) links_[i]->owner().add_device(0, *devices_[i]);
   }
-  /// In front of what a host has, before its first connection.
+  /// Put in front of what a host has, before its first connection.
   void prefer(std::size_t i, LinkDevice& device) {
     preferred[i] = &device;
     links_[i]->owner().drop_devices(host(i).ctx());
@@ -144,7 +144,7 @@ class PeerWorld {
     accept(c);
     return c;
   }
-  /// Its two halves. Connections are accepted in the order in which they were begun.
+  /// The two halves of connect(). Connections are accepted in the order in which they began.
   Connection& connect();
   void accept(Connection& c);
   bool run_until(const std::function<bool()>& done, Duration limit = 10s);
@@ -156,18 +156,18 @@ class PeerWorld {
   void shutdown(Connection& c, std::size_t side);
   void close(Connection& c, std::size_t side);
   void abort(Connection& c, std::size_t side);
-  /// Sends `bytes` of a pattern from one side to the other, while `meanwhile` is called at every turn. What arrived.
+  /// Sends `bytes` of a pattern from one side to the other, and calls `meanwhile` at every turn. Returns what arrived.
   bool transfer(Connection& c, std::size_t from, std::size_t bytes, const std::function<void()>& meanwhile = {});
 
   Host& host(std::size_t i) { return world_.host(i); }
   PeerLinks& links(std::size_t i) { return *links_[i]; }
   SimDevice& device(std::size_t i) { return *devices_[i]; }
-  /// The one link of host `i`; null: there is none.
+  /// The only link of host `i`; null: there is none.
   const PeerLink* link(std::size_t i);
   [[nodiscard]] Framed* framed(Connection& c, std::size_t i) {
     return c.tcb[i] != nullptr && FramedTcp::has(*c.tcb[i]) ? &FramedTcp::of(*c.tcb[i]) : nullptr;
   }
-  /// Goes on talking, a little, until both directions are on a lane.
+  /// Sends a little both ways until both directions are on a lane.
   bool reach_lane(Connection& c) {
     for (int i = 0; i < 200 && !on_lane(c); i++) {
       if (!transfer(c, i % 2, 100)) return false;
@@ -181,13 +181,13 @@ class PeerWorld {
   }
   World& world() { return world_; }
   CableYard yard;
-  /// Every other read and write is tried as a short call first, as src/socket makes them; and how many were.
+  /// Tries every other read and write as a short call first, as src/socket does. Counts how many it tried.
   bool makes_short_calls = true;
   std::size_t short_reads = 0, short_writes = 0;
-  /// Turns in which a host's process does not poll its links (another process has the device).
+  /// For so many turns a host's process does not poll its links, because another process has the device.
   std::array<bool, 2> stopped{};
   std::array<LinkDevice*, 2> preferred{};
-  /// What PeerLinks had to say of links, at either host.
+  /// What PeerLinks has reported of links, at either host.
   struct Note {
     IpAddress peer;
     Mover mover;

@@ -1,6 +1,6 @@
-// Many connections over one simulated link that dies again and again: every byte arrives, once and in order.
+// Many connections over one simulated link that dies again and again. Every byte arrives once and in order.
 //
-// A failure prints its seed; BYPASS_TEST_SEED=n runs that one alone, BYPASS_TEST_LONG=1 runs ten times as many.
+// A failure prints its seed. BYPASS_TEST_SEED=n runs only that seed, BYPASS_TEST_LONG=1 runs ten times as many.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Counters of rings and messages: what a peer may say, and what it may not.
+// Counters of rings and messages: what a peer may claim, and what it may not.
 #include "fastpath/lane/ring.h"
 
 #include <gtest/gtest.h>
@@ -88,8 +88,8 @@ TEST(RingReader, WaitingWriter_IsWokenForAQuarterOrAnEmptyRing) {
   EXPECT_TRUE(ring.worth_waking()) << "nothing is left to wait for";
 }
 
-// A reader that takes a little at a time does not make its writer send as little.
-// Neither where room will be told of by itself, nor where the writer knows of some.
+// A reader that takes a little at a time does not make its writer send little at a time. This holds where the peer will
+// report room by itself, and where the writer knows of some room.
 TEST(RingReader, Full_IsWhereNothingComesUntilTheProgramReads) {
   RingReader ring;
   ring.open(12);
@@ -184,7 +184,7 @@ TEST(Message, ImmediateHoldsAllThree) {
   EXPECT_FALSE(is_known(to_message(0xffffffff).op));
 }
 
-// A write of credits beside each message would be half of a ping-pong's traffic.
+// A write of credits with each message would be half of a ping-pong's traffic.
 TEST(RingReader, LittleNews_DoesNotGoAlong) {
   RingReader reader;
   reader.open(12);

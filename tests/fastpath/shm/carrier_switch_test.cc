@@ -1,4 +1,4 @@
-// The rules of CarrierSwitch, each by itself: what moves a direction, and what a peer says out of turn.
+// The rules of CarrierSwitch, one by one: what moves a direction, and what a peer sends out of turn.
 #include "fastpath/shm/carrier_switch.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using Rx = CarrierSwitch::Rx;
 
 constexpr std::uint64_t kSize = 64;
 
-/// One direction: the writer's switch and the reader's, over a ring without bytes.
+/// One direction: the switch of the writer and that of the reader, over a ring without bytes.
 class SwitchTest : public ::testing::Test {
  protected:
   void put(std::size_t bytes) {
@@ -35,14 +35,14 @@ class SwitchTest : public ::testing::Test {
     const std::size_t unread = consumer.peek(in, kSize).size();
     return reader.on_resume(at, consumer.consumed(), consumer.consumed() + unread, kSize);
   }
-  /// What is behind the end is dropped.
+  /// Bytes behind the end are dropped.
   bool end_of_ring() {
     const std::uint64_t drop = reader.to_drop();
     if (!reader.on_read_from_ring(consumer)) return false;
     (void)consumer.consume(in, drop);
     return true;
   }
-  /// RESUME comes, and the ring is not read any more.
+  /// RESUME comes, and the ring is read no more.
   bool resume(std::uint64_t at) { return hear_resume(at) && end_of_ring(); }
 
   std::array<shm::SideBlock, 2> side{};
@@ -120,7 +120,7 @@ TEST_F(SwitchTest, Resume_WhatWasNotRead_GoesOverTheKernel) {
   EXPECT_EQ(consumer.consumed(), 30U) << "dropped";
 }
 
-// The reader goes on in the ring until it hears of it.
+// The reader goes on in the ring until it hears that the writer went back.
 TEST_F(SwitchTest, Resume_WhatWasReadMeanwhile_IsSkipped) {
   move();
   put(30), take(12);
@@ -234,7 +234,7 @@ TEST_F(SwitchTest, Resume_BehindWhatWasWritten_OrLongerAgoThanTheRing_CannotBeTr
   EXPECT_FALSE(hear_resume(100)) << "before the first has been reached";
 }
 
-// A kernel without room for what the ring has.
+// The kernel has no room for the bytes in the ring.
 TEST_F(SwitchTest, Resume_BehindWhatTheRingHas_IsReadToThereFirst) {
   move();
   put(30), take(12);
@@ -360,7 +360,7 @@ TEST_F(SwitchTest, StoppedReader_HearsACutThatWasUnderWay_ButNoResume) {
   EXPECT_EQ(reader.from_kernel(1000), 1000U);
 }
 
-// Claims see to it that nobody says both.
+// The claims make sure that no more than one end says it.
 TEST_F(SwitchTest, Stop_AfterResume_OnlyOfAllThatWasWritten) {
   move();
   put(10), take(4);
@@ -394,7 +394,7 @@ TEST_F(SwitchTest, WriterThatNeverFinishesItsClaim_IsNotWaitedForWithoutEnd) {
   EXPECT_TRUE(shm::claim_resume(out, 0)) << "the reader has taken its word back";
 }
 
-// --- What is said
+// --- Messages
 
 TEST(SwitchMessage, AnyOtherLengthOrKind_IsNone) {
   shm::SwitchMessage message{shm::SwitchKind::kCut, 7};
@@ -409,7 +409,7 @@ TEST(SwitchMessage, AnyOtherLengthOrKind_IsNone) {
   EXPECT_FALSE(shm::parse_switch(bytes).has_value());
 }
 
-// A program shuts both halves with bytes unread in both carriers: all of them are still read.
+// A program shuts both directions down with bytes unread in both carriers. All of them are still read.
 TEST_F(SwitchTest, StopBehindCut_KernelsBytesThenRings_ThenStopped) {
   writer.cut();
   put(5);

@@ -1,4 +1,4 @@
-// What a channel brings, and in which order.
+// What comes over a channel, and in which order.
 #include "fastpath/shm/channel.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_F(ChannelTest, PacketsBeforeTheEnd_ComeBeforeIt) {
   EXPECT_EQ(hear(), Kind::kGone);
 }
 
-// unix(7) ends with ECONNRESET what the other end closed with packets unread.
+// unix(7): if the other end closes with packets unread, this end gets ECONNRESET.
 TEST_F(ChannelTest, PacketsBeforeTheEnd_ComeBeforeIt_AlsoWhereOursWereNotRead) {
   say(ours, 2);
   say(peer, 3);

@@ -1,4 +1,4 @@
-// The directory of ports: hints that survive, and a file that is not what it must be.
+// The directory of ports: hints that survive, and a file that is wrong.
 #include "fastpath/shm/directory.h"
 
 #include <fcntl.h>
@@ -110,7 +110,7 @@ TEST_F(DirectoryTest, NotOpen_KnowsNobodyAndTakesNothing) {
   EXPECT_FALSE(none.has_clients(80, kHere));
 }
 
-// --- A file that is not what it must be
+// --- A wrong file
 
 TEST_F(DirectoryTest, CutShortUnderUs_ReadsAsNobody_AndTakesNotesAgain) {
   const Directory& d = open();
@@ -143,7 +143,7 @@ TEST_F(DirectoryTest, Folder_IsRefused) {
   EXPECT_EQ(refusal(), Refusal::kNoResources);
 }
 
-// An open that waits for a writer would hang the program.
+// An open() that waits for a writer would hang the program.
 TEST_F(DirectoryTest, Pipe_IsRefusedWithoutWaiting) {
   ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
   EXPECT_EQ(refusal(), Refusal::kNoResources);
@@ -171,7 +171,7 @@ TEST_F(DirectoryTest, NoDescriptorLeft_IsRefused) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
-  const int folder = folder_.get();  // UBSan's look at an object takes a descriptor
+  const int folder = folder_.get();  // UBSan takes a descriptor when it looks at an object
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   const Refusal why = Directory::open(folder).refusal;
   ::setrlimit(RLIMIT_NOFILE, &before);

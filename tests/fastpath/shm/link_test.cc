@@ -1,5 +1,5 @@
-// Links over shared memory: what one end writes the other has, in order, once, and nowhere else; the one that is at the
-// other end.
+// Links over shared memory: bytes that one end writes reach the other in order, once, and nowhere else. Also which
+// process is at the other end.
 #include "fastpath/shm/link.h"
 
 #include <sys/wait.h>
@@ -60,7 +60,7 @@ TEST_F(ShmLinkTest, WriteWithoutAMessage_IsThereWhenALaterMessageIs) {
   EXPECT_EQ(world->memory(1)[71], std::byte{3});
 }
 
-// Sizes of all kinds, over the ring's end many times.
+// Writes of all sizes, which cross the ring's end many times.
 TEST_F(ShmLinkTest, ManyWritesBothWays_ComeInOrderWithTheirBytes) {
   std::mt19937 random(1);
   std::array<std::uint32_t, 2> posted{}, polled{};
@@ -111,7 +111,7 @@ TEST_F(ShmLinkTest, OnlyWhoSaysThatHeSleeps_IsWokenAndOnce) {
   EXPECT_EQ(world->poll(1).size(), 2U);
 }
 
-// Of two threads the one that sleeps has armed, and the other polls, or falls asleep as well and finds something.
+// Two threads: the one that sleeps has armed the link. The other polls, or falls asleep as well and finds something.
 TEST_F(ShmLinkTest, WhoPollsBesideASleeper_TakesNoWakeUpFromHim) {
   ASSERT_FALSE(link(1).arm());
   post(0, write_of(0, {}, 1));
@@ -204,7 +204,7 @@ TEST_F(ShmLinkTest, ForkedChild_KeepsNothingAndEndsNothing) {
   EXPECT_EQ(world->poll(1).size(), 1U);
 }
 
-// --- A peer that keeps to no rules
+// --- A peer that breaks the rules
 
 class ShmHostileTest : public LeakFree {
  protected:
@@ -232,8 +232,7 @@ TEST_F(ShmHostileTest, WritesThatReachFurther_EndTheLinkAndChangeNothing) {
            Hand::Header{.to = LinkWorld::kMemory, .length = 1}, Hand::Header{.to = LinkWorld::kMemory + 1, .length = 0},
            Hand::Header{.to = LinkWorld::kMemory - 1, .length = 2}, Hand::Header{.to = UINT64_MAX, .length = 2},
            Hand::Header{.to = UINT64_MAX - 15, .length = 32}, Hand::Header{.to = 0, .length = most + 1},
-           Hand::Header{.to = 0, .length = 0x7fffffff},
-           Hand::Header{.to = 0, .length = 17},  // more than has been told of
+           Hand::Header{.to = 0, .length = 0x7fffffff}, Hand::Header{.to = 0, .length = 17},  // more than was announced
        }) {
     SCOPED_TRACE(bad.to);
     hand.reset();
@@ -301,7 +300,8 @@ TEST_F(ShmHostileTest, ManyWakeUps_CostABoundedTime) {
   EXPECT_TRUE(is_readable(world->link(0).wait_descriptor()));
 }
 
-// Whatever lies in the shared memory, what it may not write stays as it is. (Runs under AddressSanitizer as well.)
+// Whatever the shared memory contains, bytes that it may not write stay unchanged. (Runs under AddressSanitizer as
+// well.)
 TEST_F(ShmHostileTest, ScribblesOverEverything_ReachesNothingElse) {
   const int rounds = bypass::test::long_form() ? 20'000 : 300;
   std::size_t failed = 0;
@@ -315,7 +315,7 @@ TEST_F(ShmHostileTest, ScribblesOverEverything_ReachesNothingElse) {
     const shm::RingView ring = hand->segment.outgoing();
     const std::uint64_t begin = hand->produced;
     for (std::uint64_t at = begin; at < begin + 4096; at += 8) {
-      // Values near the limits, so that some are let through.
+      // Values near the limits, so that some are accepted.
       const std::uint64_t value = random() >> (random() % 64);
       std::memcpy(ring.bytes + at, &value, sizeof value);
     }

@@ -1,4 +1,4 @@
-// What tests of links over shared memory have in common: run directories, two devices, and the records between them.
+// What tests of links over shared memory share: run directories, two devices, and the records between them.
 #pragma once
 
 #include <dirent.h>
@@ -37,7 +37,7 @@ using shm::Meeting;
 using shm::ShmDevice;
 using shm::ShmLink;
 
-/// A directory of its own, which goes with it.
+/// A directory of its own, which is removed at the end.
 class Folder {
  public:
   Folder() { EXPECT_NE(::mkdtemp(path_.data()), nullptr); }
@@ -59,7 +59,7 @@ class Folder {
   std::string path_ = (std::filesystem::temp_directory_path() / "bypass-link.XXXXXX").string();
 };
 
-/// Two devices; what one says reaches the other.
+/// Two devices. Records of one reach the other.
 class LinkWorld {
  public:
   static constexpr std::size_t kMemory = std::size_t{64} << 10;
@@ -82,9 +82,9 @@ class LinkWorld {
   }
 
   void request(std::uint32_t id = 7) { setups[0] = devices[0]->request(id, memory(0), {}, now); }
-  /// A body that it empties is not delivered.
+  /// A record whose body it empties is not delivered.
   using Change = std::function<void(Record&, std::vector<std::byte>&)>;
-  /// True: something was said.
+  /// True: a record was sent.
   bool exchange(const Change& change = {}) {
     bool any = false;
     for (std::size_t from = 0; from < 2; from++) {
@@ -103,7 +103,7 @@ class LinkWorld {
     if (setups[i] != nullptr) return setups[i]->on_record(type, body);
     setups[i] = devices[i]->answer(body, refusal, memory(i), {}, now);
   }
-  /// Until nobody has anything to say.
+  /// Runs until no device has anything to send.
   void settle(const Change& change = {}) {
     for (int quiet = 0; quiet < 4;) {
       quiet = exchange(change) ? 0 : quiet + 1;
@@ -111,7 +111,7 @@ class LinkWorld {
         if (each != nullptr) each->poll(now);
     }
   }
-  /// A link, up at both ends.
+  /// A link that is up at both ends.
   bool bring_up() {
     request();
     settle();
@@ -149,7 +149,7 @@ inline Write write_of(std::uint64_t to, std::span<const std::byte> bytes, std::u
   return write;
 }
 
-/// A peer that keeps to no rules: it answers end 0's request by hand, and has the memory that is shared.
+/// A peer that breaks the rules. It answers the request of end 0 by hand, and has the shared memory.
 class Hand {
  public:
   explicit Hand(LinkWorld& world) : world_(world), folder_(world.folder().open()) {
@@ -184,7 +184,7 @@ class Hand {
     if (opened.ok()) segment = std::move(opened.value);
     return segment.is_mapped();
   }
-  /// All of it, with the right answer to the ping.
+  /// Does all steps, with the right answer to the ping.
   bool bring_up() {
     if (come() != Reason::kNone) return false;
     introduce(theirs.secret);
@@ -199,14 +199,14 @@ class Hand {
     return world_.setups[0]->state() == SetupState::kUp;
   }
 
-  /// What lies in front of a write's bytes in the ring.
+  /// What comes before a write's bytes in the ring.
   struct Header {
     std::uint64_t to = 0;
     std::uint32_t length = 0;
     std::uint32_t immediate = 0;
   };
   static constexpr std::uint32_t kNotify = 1U << 31;
-  /// Lays a write into the ring, and tells nobody.
+  /// Puts a write into the ring, and tells nobody.
   void put(const Header& header, std::span<const std::byte> bytes = {}) {
     const shm::RingView ring = segment.outgoing();
     std::memcpy(ring.bytes + produced % ring.size, &header, sizeof header);

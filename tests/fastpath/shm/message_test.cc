@@ -1,4 +1,4 @@
-// The message format: what is none is told from what is another version's.
+// The message format: bytes that are no message are told from a message of another version.
 #include <random>
 #include <vector>
 
@@ -68,7 +68,7 @@ std::vector<std::byte> mutated(std::mt19937& random, int number) {
   return bytes;
 }
 
-/// To a host, whatever is sent with any number and descriptor; the connection's other end among them, so that some get
+/// Sends a host any bytes, with any number and descriptor. The connection's other end is among them, so that some get
 /// further.
 TEST(Message, Fuzzed_NeverBelieved_NorLeaked) {
   const std::size_t before = open_descriptors();
@@ -81,7 +81,7 @@ TEST(Message, Fuzzed_NeverBelieved_NorLeaked) {
     us.begin(meeting_folder(), connection.server.get(), kSizes, kStart, kStart + 100ms);
     Instant now = kStart;
     const std::array<int, 4> passed = {connection.client.get(), other.client.get(), 0, connection.server.get()};
-    bool exact = false;  // by chance the bytes of the real proof
+    bool exact = false;  // sometimes the bytes of the real proof
     while (us.state() == shm::Pairing::State::kWaiting) {
       shm::Channel stranger = visit(connection.server.get());
       us.step(now);

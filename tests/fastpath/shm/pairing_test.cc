@@ -1,4 +1,4 @@
-// From a connection to shared memory, and memory that is not what it must be.
+// From a connection to shared memory, and memory that is wrong.
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
@@ -36,7 +36,7 @@ std::string take(const shm::RingView& view, shm::Consumer& consumer) {
   return text;
 }
 
-/// The flags of our mapping of a segment (smaps(5)); empty: there is none.
+/// The flags of our mapping of a segment (smaps(5)); empty: there is no mapping.
 std::string mapping_flags() {
   std::ifstream maps("/proc/self/smaps");
   std::string line;
@@ -158,7 +158,7 @@ TEST(Segment, HoleMadeByThePeer_ReadsAsZeroes) {
   EXPECT_EQ(opened.value.incoming().bytes[0], std::byte{0});
 }
 
-// --- Memory from a host that owns the connection, and means harm
+// --- Memory from a host that owns the connection and is hostile
 
 struct Trap {
   const char* name;
@@ -279,7 +279,7 @@ TEST_P(SegmentTrap, FromAProvenHost_IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(All, SegmentTrap, ::testing::ValuesIn(traps()),
                          [](const auto& each) { return std::string(each.param.name); });
 
-/// The header's bytes by chance: mapped only where it is what it says.
+/// The header's bytes at random. The memory is mapped only if the header is right.
 TEST(Segment, HeaderFuzzed_IsMappedOnlyWhenItFitsTheFile) {
   std::mt19937 random(6);
   for (int i = 0; i < 2000; i++) {

@@ -1,4 +1,4 @@
-// What the kernel tells of processes: other users, other namespaces, deaths.
+// What the kernel says about processes: other users, other namespaces, deaths.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <net/if.h>
@@ -20,7 +20,7 @@ using shm::MessageKind;
 using shm::Pairing;
 using State = Pairing::State;
 
-/// A child that does one thing and tells, by its end of a socket pair, when.
+/// A child that does one thing and reports it through its end of a socket pair.
 class Child {
  public:
   explicit Child(const std::function<void(shm::Channel& parent)>& act) {
@@ -39,7 +39,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   shm::Channel& channel() { return parent_; }
-  /// Waits for its next packet; false: it is gone.
+  /// Waits for the child's next packet; false: the child has gone.
   bool wait() {
     std::array<std::byte, 64> room;
     pollfd item{parent_.descriptor(), POLLIN, 0};
@@ -91,7 +91,7 @@ void become_nobody() {
 
 // --- Deaths
 
-/// The other end's process dies after so many of its steps, as the guest or as the host.
+/// The process of the other end dies after that many steps, as the guest or as the host.
 class ProcessDeath : public ::testing::TestWithParam<std::tuple<bool, int>> {};
 
 TEST_P(ProcessDeath, AtAnyStep_EndsOurs_AndTheConnection_AndNothingStays) {
@@ -179,7 +179,7 @@ TEST_F(ProcessTest, PeerDiesWhilePaired_ItsMemoryStaysReadable_AndTheChannelTell
 
 // --- Other users
 
-/// The run directory as it must not be: what follows holds there, too.
+/// A run directory that it must not be. What follows holds there, too.
 class OpenFolder {
  public:
   OpenFolder() { set(0777); }
@@ -241,19 +241,19 @@ TEST_F(ProcessTest, AnotherUserHasTheName_NothingIsGivenToIt) {
 
 // --- The same user with fewer rights
 
-/// As root of a container: the user stays, every capability goes.
+/// As root of a container: the user stays, and every capability goes.
 void give_capabilities_up() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2] = {};
   if (::syscall(SYS_capset, &header, none) != 0) ::_exit(3);
 }
 
-/// As a container without a root of its own that has the host's network and the directory: SO_PEERCRED says our user.
+/// As a container without a root of its own, with the host's network and the directory. SO_PEERCRED says our user.
 void enter_namespaces() {
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(7);
 }
 
-/// It may be in the way, and is given neither a descriptor nor memory. `become`: what it does before.
+/// The other process may be in the way. It gets neither a descriptor nor memory. `become`: what it does first.
 void expect_squatter_is_given_nothing(std::unique_ptr<Connection>& connection, Pairing& us, void (*become)()) {
   const auto name = shm::rendezvous_name(shm::connection_end(connection->server.get()).value);
   Child squatter([&](shm::Channel& parent) {
@@ -300,7 +300,8 @@ TEST_F(ProcessTest, RootOfOtherNamespacesHasTheName_IsGivenNothing) {
   expect_squatter_is_given_nothing(connection, us, enter_namespaces);
 }
 
-/// It has the connection's other end by right, and might not trace the host: it would not share memory with it either.
+/// The process has the connection's other end by right. But it may not trace the host, so the host shares no memory
+/// with it.
 TEST_F(ProcessTest, HostWithMoreRights_IsRefusedByTheGuest) {
   if (::geteuid() != 0) GTEST_SKIP() << "root alone has capabilities to give up";
   us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
@@ -390,7 +391,7 @@ TEST_F(ProcessTest, TheSameNamesInAnotherNetworkNamespace_AreNoProof) {
 TEST_F(ProcessTest, ProcessHasLeftTheConnectionsNamespace_IsARefusal) {
   if (::geteuid() != 0) GTEST_SKIP() << "root alone can make a network namespace";
   Child child([&](shm::Channel&) {
-    enter_new_network();  // both ends still are sockets of the old one
+    enter_new_network();  // both ends are still sockets of the old one
     Pairing own, other;
     own.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kStart + 100ms);
     other.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kStart + 100ms);

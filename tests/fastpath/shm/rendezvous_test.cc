@@ -1,4 +1,4 @@
-// Two ends that find each other, and everybody who tries to be one and is not.
+// Two ends that find each other, and processes that pretend to be one of them.
 #include <fcntl.h>
 
 #include <functional>
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(All, RendezvousFamilies, ::testing::Values(Family::kV4,
 
 class RendezvousTest : public LeakFree {
  protected:
-  /// The server's end is ours, and the host; the client's is the one that comes.
+  /// The server's end is ours, and is the host. The client's end comes to it.
   void host() { ASSERT_EQ(us.begin(meeting_folder(), connection->server.get(), kStart, kDeadline), State::kWaiting); }
 
   std::unique_ptr<Connection> connection = std::make_unique<Connection>();
@@ -140,7 +140,7 @@ TEST_F(RendezvousTest, HostDiesBeforeItSpeaks_TheGuestTakesItsPlace) {
   EXPECT_EQ(peer.state(), State::kProven);
 }
 
-// --- The one that comes to our name
+// --- A process that comes to our name
 
 TEST_F(RendezvousTest, SilentStranger_MakesRoomForTheOtherEnd) {
   host();
@@ -176,11 +176,11 @@ TEST_F(RendezvousTest, StrangersWithoutEnd_CostABoundedTime) {
   EXPECT_LE(now, kStart + Rendezvous::kMostGuests * (Rendezvous::kGuestPatience + 1ms));
 }
 
-/// What somebody may bring in the place of a proof, and what is said to it.
+/// What another process may send instead of a proof, and what it is answered.
 struct Forgery {
   const char* name;
   Refusal expected;
-  /// `kind`: of what is due, the guest's kProof or the host's kWelcome.
+  /// `kind`: what is due, the guest's kProof or the host's kWelcome.
   std::function<void(const Connection& connection, shm::Channel& to, MessageKind kind)> send;
 };
 
@@ -279,7 +279,7 @@ TEST_P(RendezvousForgery, SaidBySomebodyWithTheName_IsRefused) {
 INSTANTIATE_TEST_SUITE_P(All, RendezvousForgery, ::testing::ValuesIn(forgeries()),
                          [](const auto& each) { return std::string(each.param.name); });
 
-// --- The one that has our name
+// --- A process that has our name
 
 TEST_F(RendezvousTest, NameTaken_ByOneWhoDoesNotListenOrOfAnotherKind_EndsAtTheDeadline) {
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
@@ -310,7 +310,7 @@ TEST_F(RendezvousTest, NameTaken_ByOneWhoHangsUp_IsTriedAFewTimes) {
   EXPECT_EQ(hosts, 8U);
 }
 
-/// Who has the name says that it has the other end, and has another connection's.
+/// The process that has the name says that it has the other end. It has the end of another connection.
 TEST_F(RendezvousTest, NothingIsSaid_ToAHostWithoutTheEnd) {
   const Squatter name(connection->server.get());
   us.begin(meeting_folder(), connection->server.get(), kStart, kDeadline);
@@ -322,7 +322,7 @@ TEST_F(RendezvousTest, NothingIsSaid_ToAHostWithoutTheEnd) {
   EXPECT_EQ(hear(host).kind, MessageKind::kRefused);
 }
 
-/// A descriptor cannot come where none is wanted; before Linux 6.16 it is closed and refused.
+/// A descriptor cannot come where it is not allowed. Before Linux 6.16 it is closed and refused.
 TEST_F(RendezvousTest, ProofWithADescriptor_IsNone) {
   host();
   shm::Channel guest = visit(connection->server.get());

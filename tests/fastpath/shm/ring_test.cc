@@ -1,4 +1,4 @@
-// One ring, step by step: positions, wraps, wake-ups, and a peer whose indices lie.
+// One ring, step by step: positions, wraps, wake-ups, and a peer with false indices.
 #include "fastpath/shm/ring.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ constexpr std::uint64_t kSize = 16;
 
 class RingTest : public ::testing::Test {
  protected:
-  /// Returns whether the peer is to be woken.
+  /// Returns whether the peer must be woken.
   bool put(std::size_t bytes, std::uint64_t ticks = 0) {
     const auto room = producer.room(out, bytes);
     EXPECT_GE(room.size(), bytes);
@@ -168,7 +168,7 @@ TEST_F(RingTest, Bound_IsNotBelowWhatWakesAWriter) {
   EXPECT_EQ(producer.most(out), kSize / 8 * 3);
 }
 
-// Wherever in the ring it begins to sleep: a wake-up comes when a third of the bound is free, or later.
+// Wherever in the ring the writer begins to sleep, a wake-up comes when a third of the bound is free, or later.
 TEST_F(RingTest, Bound_WriterIsWokenWhereverItSleeps) {
   for (std::uint64_t most = kSize / 8 * 3; most <= kSize; most++) {
     producer.bound(out, most);
@@ -286,9 +286,9 @@ TEST_F(RingTest, RoomIsThere_ProducerDoesNotSleep) {
   EXPECT_FALSE(producer.arm(out, 2));
 }
 
-// --- A peer whose indices lie
+// --- A peer with false indices
 
-// want() looks at nothing: what the caller has not seen is the caller's to look for.
+// want() does not look at the peer's index. The caller must look for what it has not seen.
 TEST_F(RingTest, ConsumerThatWants_IsWokenOnceForWhatComes_AndNotForWhatIsThere) {
   put(1);
   consumer.want(in);

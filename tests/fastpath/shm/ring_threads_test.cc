@@ -1,4 +1,4 @@
-// Two threads over one ring, asleep and awake; and one that writes by chance over all that is shared.
+// Two threads over one ring, asleep and awake; and a thread that writes at random over everything that is shared.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ std::byte byte_at(std::uint64_t offset) {
   return std::byte(offset * 0x9e37'79b9'7f4a'7c15U >> 56);
 }
 
-/// Sleeps until the peer wakes it; other packets are none of its business.
+/// Sleeps until the peer wakes it, and ignores other packets.
 void sleep_on(Channel& channel) {
   std::array<std::byte, 64> room;
   pollfd item{channel.descriptor(), POLLIN, 0};
@@ -88,7 +88,7 @@ TEST(RingThreads, EverythingArrives_AndNoWakeUpIsLost) {
   constexpr std::uint64_t kTotal = std::uint64_t{2} << 20;
   auto made = Segment::create({4096, 4096});
   ASSERT_TRUE(made.ok());
-  // One mapping for both: a sanitizer then sees that they mean the same memory.
+  // Both have one mapping. So a sanitizer sees that they mean the same memory.
   const RingView ours = made.value.outgoing();
   const RingView theirs{const_cast<shm::SideBlock*>(ours.peer), ours.own, ours.bytes, ours.size};
   Ends ends;
@@ -125,7 +125,7 @@ TEST(RingThreads, BothEndsBeginAtOnce_AreOneHostAndOneGuest) {
   }
 }
 
-/// One that has the memory mapped elsewhere, and writes there what it likes: every second time a value that an index
+/// A thread that has mapped the memory elsewhere and writes anything there. Every second value is one that an index
 /// could have, so that it is believed for a while.
 void scribble(int file, std::size_t bytes, const std::atomic<bool>& stop, unsigned seed) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -141,7 +141,7 @@ void scribble(int file, std::size_t bytes, const std::atomic<bool>& stop, unsign
   ::munmap(at, bytes);
 }
 
-/// What the victim does with its rings, until both are broken or it has had enough.
+/// What the victim does with its rings, until both are broken or it has done enough.
 void use(const Segment& segment, Channel& channel, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> copy(segment.incoming().size);
@@ -182,7 +182,7 @@ TEST(RingThreads, PeerScribblesOverAllThatIsShared_OursIsBrokenAndNothingElse) {
   }
 }
 
-// Never both; and one of them, unless the writer was off its processor while it asked.
+// Never both. One of them comes, unless the writer had no processor while it asked.
 TEST(RingThreads, ResumeAndStopAtOnce_OneIsSaid) {
   constexpr int kRounds = 5'000;
   std::vector<shm::SideBlock> sides(2 * kRounds);

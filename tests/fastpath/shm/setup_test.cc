@@ -1,5 +1,5 @@
-// How a link over shared memory comes into being: the whole exchange over run directories, and with everything that may
-// be wrong in it.
+// How a link over shared memory comes up: the whole exchange over run directories, and everything that can be wrong in
+// it.
 #include "fastpath/shm/setup.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ class ShmSetupTest : public LeakFree {
     world->request();
     world->settle(change);
   }
-  /// With a change to one value of one record's end.
+  /// Runs the exchange with a change to one value in the record of one end.
   void run_with(RecordType in, const std::function<void(ShmEnd&)>& change) {
     run([&](Record& record, std::vector<std::byte>& body) {
       if (record.type != in || body.size() != fastpath::kShmBodyBytes) return;
@@ -59,7 +59,7 @@ TEST_F(ShmSetupTest, WholeExchange_BothEndsAreUpAndTheMeetingIsGone) {
   }
 }
 
-// LINK_ACC may come before the guest does, or after.
+// LINK_ACC may come before the guest, or after it.
 TEST_F(ShmSetupTest, RecordOvertakesTheGuest_StillUp) {
   Hand hand(*world);
   hand.agree();
@@ -69,7 +69,7 @@ TEST_F(ShmSetupTest, RecordOvertakesTheGuest_StillUp) {
   EXPECT_TRUE(hand.take());
 }
 
-// LINK_READY is still on its way, or has ended with its connection.
+// LINK_READY is still under way, or was lost with its connection.
 TEST_F(ShmSetupTest, LaneOfferedBeforeReady_IsUp) {
   std::vector<std::byte> ready;
   run([&](Record& record, std::vector<std::byte>& body) {
@@ -247,14 +247,14 @@ TEST_F(ShmSetupTest, BadAnswers_EndIt) {
   }
 }
 
-// Memory of somebody who has not read the answer is not taken.
+// Memory from a process that has not read the answer is not taken.
 TEST_F(ShmSetupTest, AnswersSecretIsAnother_HostIsNotBelieved) {
   run_with(RecordType::kLinkAcc, [](ShmEnd& end) { end.secret[0] ^= std::byte{1}; });
   expect(0, SetupState::kFailed, Reason::kUnproven);
   expect(1, SetupState::kFailed, Reason::kUnproven);
 }
 
-// Who has not read the request has nothing to say there.
+// A process that has not read the request may send nothing there.
 TEST_F(ShmSetupTest, GuestWithAWrongSecret_IsSentAwayAndTheRightOneHeard) {
   Hand hand(*world);
   Channel stranger;
@@ -315,7 +315,7 @@ TEST_F(ShmSetupTest, RecordsOutOfTurn_EndIt) {
 
 // --- What the host sends
 
-/// Answers as the device does; the host is made by hand.
+/// Answers as the device does. The host is made by hand.
 class ShmHostTest : public ShmSetupTest {
  protected:
   void SetUp() override {
@@ -398,7 +398,7 @@ TEST_F(ShmSetupTest, NamesOfTheDead_AreSweptAway) {
   ASSERT_EQ(kept.open(folder.get(), alive), Reason::kNone);
   ASSERT_EQ(left[0].open(folder.get(), dead), Reason::kNone);
   ASSERT_EQ(left[1].open(folder.get(), young), Reason::kNone);
-  for (Meeting& each : left) {  // as a process leaves it that dies
+  for (Meeting& each : left) {  // as a process that dies leaves it
     ::close(each.descriptor());
     each.abandon();
   }

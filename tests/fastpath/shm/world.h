@@ -1,4 +1,4 @@
-// What the tests of src/fastpath/shm have in common: connections of the kernel's, a clock, people who come to a name.
+// What the tests of src/fastpath/shm share: kernel connections, a clock, processes that come to a name.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ namespace shm = fastpath::shm;
 using shm::Descriptor;
 using shm::Refusal;
 
-/// A run directory, gone with the process that made it.
+/// A run directory, which is removed with the process that made it.
 class MeetingFolder {
  public:
   MeetingFolder() {
@@ -59,13 +59,13 @@ inline int meeting_folder() {
 }
 
 inline std::size_t open_descriptors() {
-  meeting_folder();  // is there before anybody counts
+  meeting_folder();  // is open before descriptors are counted
   std::size_t n = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) n++;
   return n;
 }
 
-/// No descriptor stays behind, whatever a test did.
+/// No descriptor is left open, whatever a test did.
 class LeakFree : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(open_descriptors(), before_); }
@@ -105,11 +105,11 @@ struct Loopback {
   [[nodiscard]] int domain() const { return name.ss_family; }
 };
 
-/// One TCP connection of the kernel's, both ends. kMapped: an IPv6 client and an IPv4 server.
+/// One TCP connection of the kernel, both ends. kMapped: an IPv6 client and an IPv4 server.
 struct Connection {
   Descriptor client, server;
 
-  /// Ports of 0: any.
+  /// Port 0: any port.
   explicit Connection(Family family = Family::kV4, std::uint16_t from = 0, std::uint16_t to = 0) {
     const Loopback here(family == Family::kMapped ? Family::kV4 : family, to);
     const Descriptor listener(::socket(here.domain(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -130,7 +130,7 @@ struct Connection {
     EXPECT_EQ(::connect(client.get(), there.address(), there.bytes), 0);
     server = Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_TRUE(server.is_open());
-    // A close leaves no TIME_WAIT behind.
+    // A close leaves no TIME_WAIT.
     const linger abort{1, 0};
     ::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &abort, sizeof abort);
   }
@@ -140,7 +140,7 @@ inline constexpr Instant kStart{1s};
 inline constexpr Instant kDeadline = kStart + 10s;
 inline constexpr shm::RingSizes kSizes{16384, 8192};
 
-/// Lets the machines act in turn, as time goes on, until none waits.
+/// Lets the state machines act in turn, while time goes on, until none waits.
 template <typename... Machine>
 Instant settle(Instant now, Machine&... machine) {
   constexpr auto kWaiting = [](const auto& m) { return static_cast<int>(m.state()) == 0; };
@@ -148,14 +148,14 @@ Instant settle(Instant now, Machine&... machine) {
   return now;
 }
 
-/// Somebody who connects to the name.
+/// A process that connects to the name.
 inline shm::Channel visit(int tcp) {
   shm::Channel made;
   shm::NamedListener::connect(meeting_folder(), shm::rendezvous_name(shm::connection_end(tcp).value).view(), made);
   return made;
 }
 
-/// Somebody who has the name, and takes it away again.
+/// A process that has the name and gives it up.
 class Squatter {
  public:
   explicit Squatter(int tcp, int type = SOCK_SEQPACKET, bool listens = true)
@@ -183,7 +183,7 @@ inline shm::Channel accept_one(const Squatter& listener) {
   return shm::Channel(Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
 }
 
-/// Any number of descriptors with a packet: what Channel::send cannot.
+/// Sends any number of descriptors with a packet, which Channel::send() cannot do.
 inline bool send_many(const shm::Channel& channel, std::span<const std::byte> packet, std::span<const int> passed) {
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(64 * sizeof(int))] = {};
@@ -210,7 +210,7 @@ inline std::span<const std::byte> bytes_of(const shm::Message& message) {
   return std::as_bytes(std::span(&message, 1));
 }
 
-/// The next message that a test's own end of a channel gets.
+/// The next message that comes to a test's own end of a channel.
 inline shm::Message hear(shm::Channel& channel) {
   std::array<std::byte, shm::kMessageRoom> room;
   const shm::Channel::Received received = channel.receive(room);
