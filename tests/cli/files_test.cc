@@ -42,7 +42,7 @@ TEST(Files, ConfigurationFile_IsCurrentAndLoads) {
   EXPECT_TRUE(load_text(text, "bypass.toml").ports.empty()) << "as it is, it changes nothing";
 }
 
-// Every setting stands there as `#key = value`, and loads when the # is removed.
+// Each setting is in the file as `#key = value`, and loads when the # is removed.
 TEST(Files, ConfigurationFile_EveryLineLoadsWithoutItsHash) {
   std::stringstream lines(text_of(kSource / "config/bypass.toml"));
   std::string bare;

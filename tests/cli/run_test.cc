@@ -1,5 +1,5 @@
-// bypass run: what environment a program gets, and how it ends when there is none to start. Any shared library will do
-// for the one that is preloaded, as long as it says that it is ours.
+// bypass run: the environment that a program gets, and how the command ends if there is no program to start. Any shared
+// library can take the place of the preloaded one, if it says that it is ours.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/stat.h>
@@ -92,7 +92,7 @@ TEST_F(Run, OtherPreloadedLibraries_StayBehindOurs) {
   const std::string other = file("other.so", "");
   fs::copy_file(library_, other, fs::copy_options::overwrite_existing);
   for (const char* separator : {":", " "}) {
-    // (the command itself may be a sanitizer's build, whose runtime wants to come first)
+    // (The command may be a sanitizer's build, whose runtime must be loaded first.)
     const Ran ran = run(with_port({"env"}),
                         {"LD_PRELOAD=" + other + separator + library_, "ASAN_OPTIONS=verify_asan_link_order=0"});
     EXPECT_TRUE(has_line(ran.out, "LD_PRELOAD=" + library_ + ":" + other)) << ran.out;

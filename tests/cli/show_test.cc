@@ -75,7 +75,7 @@ class Show : public testing::Test {
   const std::string pid_ = std::to_string(getpid());
 };
 
-// Whatever a process calls itself, its ports and its reasons: a terminal gets text, JSON stays JSON.
+// Whatever name a process, its ports and its reasons have, a terminal gets plain text, and JSON stays valid.
 TEST_F(Show, TextsOfAnotherProcess_CommandNoTerminal) {
   prctl(PR_SET_NAME, "\x1b[2J\xff\nroot#");
   RunDir dir;
@@ -115,7 +115,7 @@ TEST_F(Show, Stat_PrintsPortsSocketsAndCounters) {
   EXPECT_NE(show({"stat", "--all"}).out.find("tx_frames"), std::string::npos);
 }
 
-// TCP lies idle beneath RC and shared memory: its time and window say nothing of them.
+// Beneath RC and shared memory TCP is idle. So its times and window say nothing about them.
 TEST_F(Show, Stat_LeavesOutWhatIsNotTheConnectionsPath) {
   using Path = observe::SocketPath;
   for (const auto& [path, by_tcp] : {std::pair(Path::kFramed, true), {Path::kRc, false}, {Path::kShm, false}}) {
@@ -151,7 +151,7 @@ TEST_F(Show, StatJson_HasTheSame) {
 }
 
 TEST_F(Show, PidAsAnOption_IsTheSame) {
-  // Behind the first line, which tells the process's age: a second may pass between the two.
+  // The text after the first line, which has the process's age. A second may pass between the two.
   const auto told = [&](const std::vector<std::string>& words) {
     const std::string out = show(words).out;
     return out.substr(std::min(out.find('\n'), out.size()));

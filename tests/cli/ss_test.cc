@@ -1,4 +1,4 @@
-// bypass ss: columns, states and filters as of ss(8).
+// bypass ss: columns, states and filters, as in ss(8).
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -39,7 +39,7 @@ class Ss : public testing::Test {
     std::uint32_t address = 0;
     std::uint16_t port = 0;
   };
-  /// What no socket stands for; not in SetUp(), so that most tests show a program's own.
+  /// Reasons that belong to no socket. They are not in SetUp(), so that most tests show the program's own.
   void add_closed() {
     add(-1, IPPROTO_TCP, SocketState::kTimeWait, {kOurs, 80}, {kPeer, 40001}, 0, 0);
     add(-1, IPPROTO_TCP, SocketState::kSynReceived, {kOurs, 80}, {kPeer, 40002}, 0, 0);
@@ -105,7 +105,7 @@ TEST_F(Ss, Table_IsSetAsSsDoes) {
             "tcp   CLOSE-WAIT 0      0           10.9.0.1:34567     10.9.1.3:443\n");
 }
 
-/// A pair of the kernel's on loopback, of this process.
+/// A pair of kernel sockets of this process on loopback.
 struct KernelPair {
   int listener = high(socket(AF_INET, SOCK_STREAM, 0));
   int client = high(socket(AF_INET, SOCK_STREAM, 0));
@@ -174,7 +174,7 @@ TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
   KernelPair pair;
   std::array<int, 2> gate{};
   ASSERT_EQ(pipe(gate.data()), 0);
-  const pid_t other = fork();  // has the other end, and is no process on libbypass
+  const pid_t other = fork();  // has the other end, and does not use libbypass
   if (other == 0) {
     char end = 0;
     close(gate[1]);
@@ -192,7 +192,7 @@ TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
   waitpid(other, nullptr, 0);
 }
 
-/// A process of its own with a stats file in `folder`, which says that it is that user's.
+/// A process with a stats file in `folder`, which says that the process is that user's.
 class OtherProcess {
  public:
   OtherProcess(const std::string& folder, std::uint32_t user) {
@@ -238,7 +238,8 @@ TEST_F(Ss, ConnectionBetweenTwoUsers_DoesNotWaitForSharedMemory) {
   }
 }
 
-// One entry stands for all of a listener's: it has the number of the last one, which may be another's by now.
+// One entry stands for all sockets of a listener. It has the number of the last one, which may be another socket's by
+// now.
 TEST_F(Ss, ConnectionsWhoseEndsCouldNotAgree_HaveThatReasonAlone) {
   const KernelPair pair, other;
   const auto record = [&](IpAddress address, int port) {
@@ -271,7 +272,7 @@ TEST_F(Ss, ManyOfOneReason_AreOneLine) {
   EXPECT_EQ(lines, 1) << whys;
 }
 
-// Both ends are this process's.
+// Both ends belong to this process.
 TEST_F(Ss, ConnectionThatTheKernelCarries_HasTheKernelsNamesAndOneRowAndAReason) {
   const KernelPair pair;
   ASSERT_EQ(write(pair.accepted, "abc", 3), 3);

@@ -1,4 +1,4 @@
-// The TOML form: the same settings, lists, [[rule]] tables, and what a mistake says.
+// The TOML form: the same settings, lists, [[rule]] tables, and the messages for mistakes.
 #include <gtest/gtest.h>
 
 #include "config/environment.h"

@@ -57,7 +57,7 @@ TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
 }
 
-// DPDK starts once a process, with the drivers of all its ports.
+// DPDK starts once in a process, with the drivers of all its ports.
 TEST(ConfigPorts, AWireBesideACard_HasItsPlugin) {
   const Config wires = from_environment({"BYPASS_PORT=vhost:/tmp/x", "BYPASS_ADDR=10.9.0.1/24"});
   EXPECT_STREQ(plugin_of_port(wires, wires.ports.at(0)), "dpdk");
@@ -176,7 +176,7 @@ TEST(ConfigPorts, ListsWithoutAPort_AreProblems) {
                  "BYPASS_ADDR=10.9.0.1/24 (environment): has no effect without BYPASS_PORT; accepted is vhost:PATH, ");
   for (const char* alone : {"BYPASS_GATEWAY=10.9.0.254", "BYPASS_MAC=02:00:00:00:00:01", "BYPASS_MTU=1500"})
     EXPECT_EQ(from_environment({alone}).problems.size(), 1U) << alone;
-  // The one that turns the bypass off for one program need not take the rest of its settings away.
+  // A user who turns the bypass off for one program need not remove the other settings of that program.
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=none", "BYPASS_MTU=1500"})), "");
 }
 

@@ -1,4 +1,4 @@
-// Where a value comes from, what a bad one says, and what each kind of value accepts.
+// Where a value comes from, the message for a bad one, and what each kind of value accepts.
 #include "config/config.h"
 
 #include <gtest/gtest.h>

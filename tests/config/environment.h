@@ -25,7 +25,7 @@ inline Config from_file(const std::string& text, std::initializer_list<const cha
   return parse_config(block.data(), &file);
 }
 
-/// All problems' messages, a line each; empty when all is well.
+/// The messages of all problems, one a line; empty if there are none.
 inline std::string messages(const Config& config) {
   std::string out;
   for (const ConfigProblem& problem : config.problems) out += problem.message() + "\n";

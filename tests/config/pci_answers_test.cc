@@ -1,4 +1,4 @@
-// What is said of a card before DPDK is asked: each state in which a card cannot be had, as /sys has it.
+// What is said about a card before DPDK is asked: each state in which a card cannot be had, as /sys shows it.
 #include "backends/pci_answers.h"
 
 #include <fcntl.h>
@@ -80,7 +80,7 @@ TEST(PciAnswers, TheKernelsDriverHasIt) {
                                   bind_text("ip link set eth1 down && ") + back_text("e1000e"));
 }
 
-// The interface of a virtio card lies below a device of its own.
+// The interface of a virtio card lies below another device, which lies below the card.
 TEST(PciAnswers, TheKernelsVirtioDriverHasIt) {
   const PciTree tree;
   tree.add(kCard, "1af4:1041", kEthernet, "virtio-pci");
@@ -158,7 +158,7 @@ TEST(PciAnswers, WithoutAnIommuItIsUio) {
   EXPECT_EQ(problem_in(bound), "");
 }
 
-// A card that has no INTx, as a virtual function, works with the other module of uio's.
+// A card without INTx, such as a virtual function, works with uio's other module.
 TEST(PciAnswers, WithoutAnIommuItIsTheUioThatTheDriverWorksWith) {
   if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
   const PciTree tree;
@@ -299,9 +299,9 @@ class Holder {
   pid_t pid_ = -1;
 };
 
-// --- What the process may have
+// --- What the process is allowed
 
-// socket() and bind() ask for it, and neither is a cancellation point (pthreads(7)).
+// socket() and bind() need cancellation off. Neither is a cancellation point (pthreads(7)).
 TEST(PciAnswers, AThreadThatIsToEndGetsItsAnswer) {
   const PciTree tree;
   add_card(tree, "vfio-pci");
@@ -361,7 +361,7 @@ int refuse(const char*, int) {
   return -1;
 }
 
-/// access_problem() of a card on vfio-pci, with the error that its file is opened with.
+/// access_problem() of a card on vfio-pci. `error`: the errno of opening its file.
 std::string access_text(OpenFile open_file, bool& busy) {
   const PciTree tree;
   add_card(tree, "vfio-pci");
@@ -419,7 +419,7 @@ TEST(PciAccess, TheHolderIsNamed) {
   EXPECT_EQ(card_holder(card, tree.root()), "");
 }
 
-// The kernel gives a card on uio to any number of processes at once, which would all program it.
+// The kernel gives a card on uio to any number of processes at once. All of them would program the card.
 TEST(PciAccess, OfACardOnUioTheHolderIsLookedFor) {
   const PciTree tree;
   tree.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");

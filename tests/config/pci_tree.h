@@ -1,4 +1,4 @@
-// PciTree: a folder with the files of /sys and /proc that tell of PCI devices, as a machine with such devices has them.
+// PciTree: a folder with the files of /sys and /proc about PCI devices, as a machine with such devices has them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -39,7 +39,7 @@ TEST(PortCheck, SocketFolder_MustTakeAFileOfTheServingEnd) {
   rmdir(folder);
 }
 
-// As /tmp without its sticky bit; a folder further up decides as much.
+// A folder like /tmp without its sticky bit. A folder further up counts as much.
 TEST(PortCheck, SocketFolder_MustBeClosedToOthers) {
   char top[] = "/tmp/bypass-port-check-XXXXXX";
   ASSERT_NE(mkdtemp(top), nullptr);

@@ -24,7 +24,7 @@ IpAddress ip(std::string_view text) {
   return *parse_ip(text);
 }
 
-// eth0 leads to the world, eth1 is the card's.
+// eth0 has the default route. eth1 is the card's interface.
 KernelNetwork two_interfaces() {
   KernelNetwork network;
   network.interfaces = {{1, "lo", 65536}, {2, "eth0", 1500}, {3, "eth1", 4000}};
@@ -242,7 +242,7 @@ TEST(RdmaDevices, WhatOtherInterfacesReachBetter_IsTheKernels) {
   EXPECT_EQ(routes.port_to(ip("198.51.100.1")), std::nullopt);
 }
 
-// The rest of this file: what the kernel changes later.
+// The rest of this file tests what the kernel changes later.
 struct Followed {
   Devices devices;
   KernelNetwork network = two_interfaces();
@@ -318,7 +318,8 @@ TEST(FollowedKernel, RouteOfTheBetterMetric_Counts) {
   EXPECT_EQ(Routes(followed.now()).port_to(ip("10.40.1.1")), std::nullopt);
 }
 
-// An on-link route that no address of ours makes, a router beyond the link, and destinations that lead nowhere.
+// An on-link route to a network in which this host has no address, a router beyond the link, and destinations that lead
+// nowhere.
 TEST(FollowedKernel, RouteThatTheStackCannotTake_IsTheKernels) {
   Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
   auto& routes = followed.network.routes;
@@ -360,7 +361,7 @@ TEST(LiveNetwork, WhoReads_HasAWholeStateUntilTheEnd) {
   EXPECT_FALSE(live.replace(followed.now()));
 }
 
-// Under a sanitizer: a state that is read is not freed.
+// Under a sanitizer this shows that a state is not freed while it is read.
 TEST(LiveNetwork, ReplacedWhileOthersRead) {
   Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
   LiveNetwork live(followed.config);

@@ -1,4 +1,4 @@
-// What is known of a card before it is opened, and what the kernel's answers about it are made to say.
+// What is known about a card before it is opened, and what the kernel's answers about it mean.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ class Sysfs : public ::testing::Test {
   }
   ~Sysfs() override { fs::remove_all(root_); }
 
-  /// A card, bound to a driver, in a group of IOMMU's; empty: in none.
+  /// A card that is bound to a driver, in an IOMMU group; empty: in no group.
   void add(const std::string& address, const std::string& driver, const std::string& group,
            const std::string& name = "") {
     const fs::path device = root_ / "sys/bus/pci/devices" / address;

@@ -72,7 +72,7 @@ class Driver {
     const std::string text = line + "\n";
     if (write(in_, text.data(), text.size()) < 0) ADD_FAILURE() << "driver is gone: " << line;
   }
-  /// The next line the driver says. Fails the test when it says nothing (a hang): the limit is no measure.
+  /// The next line that the driver writes. The test fails if none comes (a hang). The time limit measures nothing.
   std::string hear() {
     std::string line;
     for (char c = 0;;) {
@@ -98,7 +98,7 @@ class Driver {
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
-  /// Waits for the end; its wait status.
+  /// Waits for the driver's end; returns its wait status.
   int join() {
     int status = 0;
     waitpid(pid_, &status, 0);
@@ -120,7 +120,7 @@ class Driver {
   int in_ = -1, out_ = -1, errors_ = -1;
 };
 
-/// How often the tests that restart, kill and freeze do it.
+/// How often the tests that restart, kill and freeze a peer do so.
 inline int rounds() {
   const char* text = std::getenv("BYPASS_TEST_LONG");
   return text != nullptr ? std::max(1, std::atoi(text)) : 4;

@@ -87,7 +87,7 @@ TEST(DpdkFrames, BuffersComeHome) {
   EXPECT_OK(wire.vhost.ask("close"));
   EXPECT_OK(wire.vhost.hear());
   EXPECT_OK(wire.virtio.ask("wait-link down"));
-  // With the device closed no ring holds any.
+  // When the device is closed, no ring holds a buffer.
   std::string answer;
   long numbers[7] = {};
   do {

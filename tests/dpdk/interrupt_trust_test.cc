@@ -1,4 +1,4 @@
-// Whether a card's interrupt is believed, and how long a sleeper may rely on it.
+// Whether a card's interrupt counts as proven, and how long a sleeper may rely on it.
 #include "backends/dpdk/interrupt_trust.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 namespace bypass::test {
 namespace {
 
-// What both ends have counted, for the message of a failure. Both are in the middle of a command.
+// The counters of both ends, for the message of a failure. Both ends are in the middle of a command.
 std::string account(Driver& a, Driver& b) {
   std::string text;
   for (Driver* each : {&a, &b})
@@ -56,7 +56,7 @@ TEST(DpdkPeers, VhostSurvivesAVirtioThatCloses) {
   });
 }
 
-// A frozen peer: nothing blocks meanwhile, and frames pass again when it goes on.
+// A frozen peer: no call blocks meanwhile, and frames pass again when the peer goes on.
 void freeze_peer(const std::string& peer_kind, const std::string& kind) {
   Folder folder;
   const std::string path = folder / "wire.sock";
@@ -94,7 +94,7 @@ TEST(DpdkPeers, VirtioOpensWhileTheVhostIsFrozen) {
   EXPECT_EQ(wire.virtio.ask("ping 100 60"), "ok 100 0");
 }
 
-// Who ends meanwhile has a peer that may want the last FIN.
+// The peer of a process that ends meanwhile may still want the last FIN.
 TEST(DpdkPeers, LinkOfAVhostEndIsExpectedWhileItsPeerIsThere) {
   Wire wire;
   ASSERT_OK(wire.open_vhost());

@@ -1,5 +1,4 @@
-// What opening a port does to the process it happens in: nothing that the program could notice, and never
-// its end.
+// What opening a port does to its process: nothing that the program could notice. It never ends the process.
 #include <sys/resource.h>
 
 #include "driver.h"
@@ -12,7 +11,7 @@ void expect_error(const std::string& answer, const std::string& part) {
   EXPECT_NE(answer.find(part), std::string::npos) << answer;
 }
 
-// What a driver does when it is loaded counts, too: the variables are counted here.
+// This also holds for what a driver does when it is loaded. The variables are counted here.
 void open_and_close(const std::string& kind, const char* plugin) {
   Folder folder;
   Driver driver({}, plugin);
@@ -26,7 +25,7 @@ void open_and_close(const std::string& kind, const char* plugin) {
   EXPECT_EQ(driver.ask("process"), before);
   EXPECT_EQ(driver.ask("getopt"), "ok 98");  // 'b', behind the 'a' that was taken before
   srand(7);
-  EXPECT_EQ(driver.ask("rand"), "ok " + std::to_string(rand()));  // nobody has drawn, nor sown anew
+  EXPECT_EQ(driver.ask("rand"), "ok " + std::to_string(rand()));  // no call has drawn a number or set a seed
   EXPECT_EQ(driver.errors(), "");
 }
 
@@ -38,7 +37,7 @@ TEST(DpdkProcess, OpeningWithTheCardsDriversChangesNothing) {
   for (const char* kind : {"vhost", "virtio"}) open_and_close(kind, CARDS_PLUGIN);
 }
 
-// What only a card needs costs a wire nothing: no driver of one, and no library that one needs.
+// A wire loads nothing that only a card needs: no card's driver, and no library of such a driver.
 TEST(DpdkProcess, AWireLoadsNothingOfACards) {
   Folder folder;
   Driver driver;
@@ -64,7 +63,7 @@ std::size_t threads_of(const Driver& driver) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-// The cards' drivers make no thread that a wire has not.
+// With the cards' drivers linked, a wire makes no further thread.
 TEST(DpdkProcess, AWireBesideACardIsAsAnother) {
   std::size_t threads = 0;
   for (const char* plugin : {PLUGIN, CARDS_PLUGIN}) {
@@ -172,7 +171,7 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");
 }
 
-// What -DBYPASS_DPDK_EXTRA_PMDS=… may add: the plugin has every driver of the DPDK that is installed.
+// With -DBYPASS_DPDK_EXTRA_PMDS=… the plugin has every driver of the installed DPDK.
 TEST(DpdkProcess, EveryInstalledDriverLinksAndLoads) {
   Driver driver({}, EVERY_CARD_PLUGIN);
   expect_error(driver.ask("check dpdk net_nosuch"), "net_bonding");
@@ -189,7 +188,7 @@ TEST(DpdkProcess, DriversThatAreNotThereAreNamed) {
   expect_error(driver.ask("check dpdk 0000:7f:1f.7,iova=1"), "no such device (see: lspci -D)");
 }
 
-// Without huge pages DPDK's memory has the size it was given with the first port.
+// Without huge pages, DPDK's memory keeps the size that it got with the first port.
 TEST(DpdkProcess, TheLastPortHasItsMemoryToo) {
   Driver driver({}, CARDS_PLUGIN);
   EXPECT_OK(driver.ask("fill 3 50331648"));
@@ -202,7 +201,7 @@ TEST(DpdkProcess, OtherDriversOpen) {
   EXPECT_OK(driver.ask("close"));
   EXPECT_OK(driver.ask("open dpdk net_ring0"));
   EXPECT_OK(driver.ask("wait-link up"));
-  EXPECT_EQ(driver.ask("ping 100 60"), "ok 100 0");  // a ring of one end is its own echo
+  EXPECT_EQ(driver.ask("ping 100 60"), "ok 100 0");  // a ring device with one end echoes by itself
 }
 
 }  // namespace

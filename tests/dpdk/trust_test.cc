@@ -1,4 +1,4 @@
-// Who may be at the other end of a wire: its memory is shared.
+// Which processes may be at the other end of a wire. The wire's memory is shared with them.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-/// What a process of `user` is told that asks the server at `path` for its features (vhost-user's first question).
+/// What a process of `user` gets that asks the server at `path` for its features (the first question of vhost-user).
 std::string answer_to(uid_t user, const std::string& path) {
   const pid_t child = fork();
   if (child == 0) {
@@ -34,7 +34,7 @@ std::string answer_to(uid_t user, const std::string& path) {
   return WIFEXITED(status) && WEXITSTATUS(status) < 5 ? kAnswers[WEXITSTATUS(status)] : "?";
 }
 
-/// As root, beside a driver of another user's.
+/// As root, beside a driver process of another user.
 class DpdkTrust : public testing::Test {
  protected:
   void SetUp() override {
@@ -51,7 +51,7 @@ class DpdkTrust : public testing::Test {
   }};
 };
 
-// In a folder as /tmp is, where anybody may be first at a path.
+// In a folder like /tmp, where another user may be first at a path.
 TEST_F(DpdkTrust, ServerOfAnotherUser_IsNotConnectedTo) {
   ASSERT_OK(stranger.ask("open vhost " + path));
   ASSERT_OK(us.ask("open virtio " + path));
@@ -66,7 +66,7 @@ TEST_F(DpdkTrust, ServerOfTheUserThatIsNamed_IsConnectedTo) {
   EXPECT_OK(us.ask("wait-link up"));
 }
 
-// A client that knows the protocol and asks nobody: its connection ends before it is answered.
+// A client that knows the protocol and is not allowed. Its connection ends before it is answered.
 TEST_F(DpdkTrust, ClientOfAnotherUser_IsNotLetIn) {
   ASSERT_OK(us.ask("open vhost " + path));
   ASSERT_EQ(chmod(path.c_str(), 0777), 0);
@@ -75,7 +75,7 @@ TEST_F(DpdkTrust, ClientOfAnotherUser_IsNotLetIn) {
   ASSERT_EQ(answer_to(geteuid(), path), "features");
 }
 
-// Whom a path's setting names has nothing at another path.
+// The user that the setting of one path names has no right at another path.
 TEST_F(DpdkTrust, UserThatIsNamedForOnePath_IsNotLetInAtAnother) {
   const std::string other = folder / "other.sock";
   ASSERT_OK(us.ask("open vhost " + path + ",peer=65534"));

@@ -1,4 +1,5 @@
-// libibverbs by the names that mlx5's driver calls: ours, which lead to the library once it is wanted.
+// libibverbs by the names that mlx5's driver calls. They are our functions, and they lead to the library once it is
+// needed.
 #include "backends/dpdk/verbs_calls.h"
 
 #include <gtest/gtest.h>

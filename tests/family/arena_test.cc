@@ -1,4 +1,4 @@
-// The arena is the process's own and taken once: each case lives in a process of its own.
+// The arena is the process's own and is taken once. So each case runs in a process of its own.
 #include "runtime/family/arena.h"
 
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ void limit(decltype(RLIMIT_AS) resource, std::size_t bytes) {
   if (setrlimit(resource, &value) != 0) _exit(9);
 }
 
-/// Runs `body` in a child; what it returns is its exit status.
+/// Runs `body` in a child. What it returns is the child's exit status.
 template <typename F>
 int in_a_child(F&& body) {
   Child child([&] {

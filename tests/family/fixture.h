@@ -1,4 +1,4 @@
-// What the tests of a family share: memory that forked processes see alike, and children that come to an end.
+// What the tests of a family share: memory that forked processes share, and children that end with the scope.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace bypass::socket {
 
-/// A T that forked processes share; all zero at first.
+/// A T that forked processes share; all bytes are zero at first.
 template <typename T>
 class Shared {
  public:
@@ -50,7 +50,7 @@ class Child {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   void kill() { ::kill(pid_, SIGKILL); }
-  /// Until it has ended and lies there as a zombie.
+  /// Waits until the child has ended and is a zombie.
   void wait_for_end() {
     siginfo_t info{};
     waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);

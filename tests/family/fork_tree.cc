@@ -106,7 +106,8 @@ void ForkTree::act_in_a_crowd(std::mt19937& random) {
   come_and_go(random);
 }
 
-// A death between the engine's call and ours loses sight of a stranger; it stays open, which harms nobody.
+// A process may die between the engine's call and ours. Then a connection from outside is not known here. It stays
+// open, which does no harm.
 void ForkTree::come_and_go(std::mt19937& random) {
   tcp::Tcb*& stranger = shared_->strangers[random() % kStrangers];
   if (stranger != nullptr) {
@@ -121,7 +122,7 @@ void ForkTree::come_and_go(std::mt19937& random) {
 
 const void* ForkTree::rebuild() {
   const void* named = tcp().current();
-  // One that the dead one was closing may be gone.
+  // A connection that the dead process was closing may be gone.
   for (tcp::Tcb*& stranger : shared_->strangers) stranger = stranger == named ? nullptr : stranger;
   context_.now = Instant{Duration{shared_->now}};
   memory_->begin_rebuild();
@@ -131,7 +132,7 @@ const void* ForkTree::rebuild() {
   return named;
 }
 
-// A reservation of the dead one: nobody will commit it.
+// A reservation of the dead process: no process will commit it.
 void ForkTree::give_up_reservations() {
   for (Pair& pair : shared_->pairs) {
     for (tcp::Tcb* tcb : pair.end) {
@@ -164,7 +165,7 @@ bool ForkTree::quiet() {
 }
 
 void ForkTree::settle() {
-  // Something new on each connection: an old one that no longer works must not look idle.
+  // Sends something new on each connection: an old one that no longer works must not look idle.
   for (std::size_t i = 0; i < kPairs; i++) {
     for (const unsigned from : {0U, 1U}) send(i, from, 10);
   }

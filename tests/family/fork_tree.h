@@ -35,24 +35,22 @@ class ForkTree {
   tcp::Engine& tcp() { return stack_->tcp(); }
   Memory& memory() { return *memory_; }
 
-  // Each with the lock held.
-  /// One of the things that a program does, by chance: send, read, let time go on.
+  // Each call holds the lock. Does one of the things that a program does, at random: send, read, let time pass.
   void act(std::mt19937& random);
-  /// The same among connections that come and go beside the established ones.
+  /// The same with connections that come and go beside the established ones.
   void act_in_a_crowd(std::mt19937& random);
-  /// Time goes on; timers, packets on their way, events.
+  /// Lets time pass: timers, packets under way, events.
   void turn(Duration step);
-  /// After a death: everything anew. Returns the connection that the dead one was changing.
+  /// Called after a death: rebuilds everything. Returns the connection that the dead process was changing.
   const void* rebuild();
-  /// Sends and reads until nothing is on its way; every byte is checked.
+  /// Sends and reads until nothing is under way. Every byte is checked.
   void settle();
-  /// Opens what has been lost again. Returns how many connections were lost without being `named`'s, and in
-  /// `count` how many altogether.
+  /// Opens lost connections again. Returns how many were lost that are not `named`'s. `count`: how many in total.
   std::size_t replace_lost(const void* named, std::size_t& count);
 
-  /// Which connections hold blocks, for a failure's message.
+  /// The connections that hold blocks, for the message of a failure.
   [[nodiscard]] std::string holders();
-  /// Wrong bytes seen, by any process.
+  /// The number of wrong bytes that any process has seen.
   [[nodiscard]] std::uint32_t wrong() { return shared_->wrong; }
   [[nodiscard]] std::uint64_t moved() { return shared_->moved; }
 

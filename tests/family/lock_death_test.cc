@@ -1,8 +1,8 @@
-// Processes are killed inside the shard's lock; after each death the lock is taken over, the stack rebuilt from its
-// slabs, and every connection but at most the one that the dead process was changing carries on, byte for byte.
+// Processes are killed inside the shard's lock. After each death the lock is taken over and the stack is rebuilt from
+// its slabs. Every connection goes on, byte for byte, except at most the one that the dead process was changing.
 //
-// Most die at a random moment, killed from outside. Some die at a random instruction, counted by single steps,
-// which takes its time but happens again in the same way. BYPASS_TEST_LONG=1: 20 times as many.
+// Most processes die at a random moment, killed from outside. Some die at a random instruction, counted by single
+// steps: that takes long, but it can be repeated exactly. BYPASS_TEST_LONG=1: 20 times as many.
 #include <time.h>
 
 #include <cstdio>
@@ -25,7 +25,7 @@ std::size_t times(std::size_t short_form) {
 
 using Act = void (ForkTree::*)(std::mt19937&);
 
-/// The life of a child; never returns. `at` is called in front of the work that it is to die in.
+/// The life of a child; never returns. `at` is called before the work in which the child is to die.
 template <typename F>
 void work_until_death(ForkTree& fork_tree, Act act, std::mt19937& random, F&& at) {
   if (!fork_tree.household().family.on_fork_child()) _exit(1);
@@ -43,7 +43,7 @@ struct Tally {
   std::size_t deaths = 0, nameless = 0, lost = 0;
 };
 
-/// After a death inside: all must be as if nothing had happened, one connection apart.
+/// After a death inside the lock everything must be as if nothing had happened, except for one connection.
 void recover(ForkTree& fork_tree, std::size_t clean, Tally& tally) {
   const void* named = fork_tree.rebuild();
   ASSERT_EQ(fork_tree.tcp().violated(), nullptr);
@@ -81,7 +81,7 @@ void live_for(std::int64_t nanoseconds) {
   } while ((now.tv_sec - begin.tv_sec) * 1'000'000'000 + now.tv_nsec - begin.tv_nsec < nanoseconds);
 }
 
-/// `clean`: what Memory must have in use after each recovery; 0: that changes.
+/// `clean`: how much Memory must have in use after each recovery; 0: that changes.
 void die_at_moments(ForkTree& fork_tree, Act act, std::size_t deaths, std::size_t clean) {
   socket::Shared<std::atomic<bool>> ready;
   Tally tally;

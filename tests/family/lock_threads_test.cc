@@ -1,4 +1,4 @@
-// The lock and its deferred work between threads; also under TSan.
+// The lock and its deferred work between threads. (Also runs under TSan.)
 #include <atomic>
 #include <thread>
 #include <vector>

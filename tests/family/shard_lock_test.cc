@@ -92,7 +92,7 @@ TEST(ShardLock, OwnerKilledInside_NextLockerRecovers) {
   spin_until([&] { return inside->load(); });
   EXPECT_EQ(h.lock.try_take(), Taken::kBusy);
   child.kill();
-  child.wait_for_end();  // a zombie: it has ended, the one that waits for it or not
+  child.wait_for_end();  // a zombie: the process has ended, whether or not its parent has waited
   EXPECT_TRUE(h.lock.lock());
   EXPECT_EQ(recovery.times, 1);
   EXPECT_EQ(recovery.changing, &object);
@@ -162,7 +162,7 @@ TEST(ShardLock, OwnersThreadGoneWhileItsProcessLives_IsADeath) {
   h.lock.unlock();
 }
 
-// It stays a zombie as long as the others live, as where a filter kills it alone (seccomp(2)).
+// The thread stays a zombie as long as the others live, as when a filter kills only it (seccomp(2)).
 TEST(ShardLock, OwnersFirstThreadGoneWhileItsProcessLives_IsADeath) {
   Household h;
   Shared<std::atomic<bool>> inside;
@@ -227,7 +227,7 @@ TEST(ShardLock, HeldForExec_OthersGoOnAndItsOwnThreadsStayOut) {
   h.lock.unlock();
 }
 
-// However often somebody finds it held.
+// However often another process finds the lock held.
 TEST(ShardLock, HeldForACopy_OthersWaitAndItsOwnThreadsStayOut) {
   Household h;
   Shared<std::atomic<int>> step;

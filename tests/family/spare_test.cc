@@ -12,7 +12,7 @@
 namespace bypass::runtime {
 namespace {
 
-// A process makes one once. A worker that has kept the descriptor may fill the counter.
+// A process makes a counter once. A worker that has kept the descriptor may fill it.
 TEST(Spare, ARecall_NeverWaits) {
   if (geteuid() != 0) GTEST_SKIP() << "only a process that may change its user makes a spare";
   static socket::Kernel libc{};
@@ -29,7 +29,7 @@ TEST(Spare, ARecall_NeverWaits) {
   EXPECT_TRUE(spare::is_recalling());
   EXPECT_TRUE(spare::await_recall());
   spare::recall();
-  spare::forget_recalls();  // who asked an earlier driver does not ask the next one
+  spare::forget_recalls();  // a process that asked an earlier driver does not ask the next one
   EXPECT_FALSE(os::readable(spare::recall_descriptor()));
   spare::forget_recalls();
   spare::drop();

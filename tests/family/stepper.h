@@ -1,7 +1,8 @@
-// Stepper: ends this process at its n-th instruction from now, counting those that `counts` says count.
+// Stepper: ends this process at its n-th instruction from now on. Only instructions for which `counts` returns true
+// count.
 //
-// The processor's trap flag raises SIGTRAP behind every instruction; the handler counts and, in the end, sends
-// SIGKILL. A place of death is a number, so that a failing one can be had again.
+// The processor's trap flag raises SIGTRAP after every instruction. The handler counts, and sends SIGKILL in the end.
+// So a place of death is a number, and a failing one can be repeated.
 #pragma once
 
 #include <csignal>
@@ -13,7 +14,7 @@ namespace bypass::test {
 
 class Stepper {
  public:
-  /// `counts` is called in a signal handler behind each instruction.
+  /// `counts` is called in a signal handler after each instruction.
   static void die_after(std::uint64_t instructions, bool (*counts)()) {
     left() = instructions;
     predicate() = counts;
@@ -29,7 +30,7 @@ class Stepper {
 #endif
   }
 
-  /// How many it would still have lived.
+  /// How many instructions were left.
   static std::uint64_t remaining() {
     return left();
   }

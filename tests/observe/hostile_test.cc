@@ -1,4 +1,4 @@
-// A stats file is its owner's, who may write anything into it and cut it while it is read.
+// A stats file belongs to its owner, who may write anything into it, and may truncate it while it is read.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 namespace bypass::observe {
 namespace {
 
-/// This process's stats file, which has become somebody else's to write into.
+/// This process's stats file, into which another process may write.
 class Hostile : public testing::Test {
  protected:
   void SetUp() override {
@@ -44,13 +44,13 @@ class Hostile : public testing::Test {
   int fd_ = -1;
 };
 
-// Each reading meets the file cut or whole, or is overtaken by the cut.
+// Each reading finds the file truncated or whole, or it is truncated during the reading.
 TEST_F(Hostile, CutWhileItIsRead_EndsNobody) {
   std::vector<char> whole(64 << 10);
   ASSERT_EQ(pread(fd_, whole.data(), whole.size(), 0), static_cast<ssize_t>(whole.size()));
   const pid_t cutter = fork();
   if (cutter == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a reader that dies of it leaves nothing behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a reader that is killed by it leaves nothing behind
     for (;;)
       if (ftruncate(fd_, 0) != 0 || pwrite(fd_, whole.data(), whole.size(), 0) < 0) _exit(1);
   }
@@ -61,7 +61,7 @@ TEST_F(Hostile, CutWhileItIsRead_EndsNobody) {
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
-// 256 MiB that take no memory of the writer's: four million records of zeros.
+// 256 MiB that take no memory of the writer: four million records of zeros.
 TEST_F(Hostile, SparseFile_FillsNoMemory) {
   constexpr std::uint32_t kMany = 4 << 20;
   ASSERT_EQ(ftruncate(fd_, static_cast<off_t>(sizeof(Header) + std::size_t{kMany} * sizeof(CounterRecord))), 0);
@@ -94,7 +94,7 @@ TEST_F(Hostile, AnotherProcessInside_IsRefused) {
   EXPECT_TRUE(only_problem().ends_with("names another process inside"));
 }
 
-// What reads another user's directory, root, would show that user's words beside this process's sockets.
+// Root reads another user's directory. It would show that user's text beside this process's sockets.
 TEST_F(Hostile, OwnerThatDoesNotRunTheProcess_IsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to read another user's directory";
   ASSERT_EQ(chown(path_.c_str(), 12345, 12345), 0);
@@ -112,7 +112,7 @@ TEST_F(Hostile, StateThatThereIsNot_IsShownAsClosed) {
   EXPECT_EQ(s.sockets[0].record.state, static_cast<std::uint8_t>(SocketState::kClosed));
 }
 
-// Asking for a drill writes: through a link it would write where the file's owner may not.
+// Asking for a drill writes to the file. Through a link it would write where the file's owner may not.
 TEST_F(Hostile, DrillThroughALink_IsNotAskedFor) {
   const std::string moved = dir_.root() + "/moved";
   std::filesystem::rename(path_, moved);

@@ -1,4 +1,4 @@
-// What a writer stores is what a reader sees.
+// A reader sees what a writer stores.
 #include "observe/region.h"
 
 #include <netinet/in.h>
@@ -165,7 +165,7 @@ TEST(Region, WhyRing_OverwritesTheOldestAndCounts) {
   EXPECT_EQ(s.whys_lost, 3U);
 }
 
-// A forked child makes its region when its progress thread runs, and may have something to say before.
+// A forked child makes its region when its progress thread runs. It may have something to record before that.
 TEST(Region, WhyBeforeCreate_FindsItsPlaceThen) {
   const RunDir dir;
   Region region;
@@ -197,7 +197,7 @@ TEST(Region, WhyBeforeCreate_WithoutRoomIsCounted_AndAbandonedIsForgotten) {
   EXPECT_EQ(s.whys.size() + s.whys_lost, 20U);
 }
 
-// What the image before exec has said of sockets that this one inherits, and nothing else of it.
+// What the image before exec recorded about sockets that this one inherits, and nothing else of it.
 TEST(Region, EscapesByExec_AreFoundByTheNextImage) {
   const RunDir dir;
   {
@@ -287,7 +287,7 @@ TEST(Region, ForkedChildThatWasNotTold_LeavesItsParentsFileAlone) {
   EXPECT_NE(dir.own_file(), "");
 }
 
-// What went wrong in a whole process has no address: each text is an entry of its own.
+// A problem of a whole process has no address. Each text is an entry of its own.
 TEST(Region, WhyWithoutDescriptor_IsKeptByItsText) {
   const RunDir dir;
   Region region;

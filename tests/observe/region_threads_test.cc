@@ -1,4 +1,4 @@
-// Readers never see half a record; claims never meet; reports from many threads are all counted.
+// Readers never see half a record. Two writers never claim the same place. Reports from many threads are all counted.
 #include <sys/mman.h>
 
 #include <atomic>

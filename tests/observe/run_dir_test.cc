@@ -1,4 +1,4 @@
-// The run directory is the user's own, or it is not used.
+// The run directory belongs to the user, or it is not used.
 #include "os/log/run_dir.h"
 
 #include <sched.h>
@@ -66,7 +66,7 @@ TEST(RunDir, AnotherUsers_IsRefused) {
 constexpr uid_t kUser = 23456, kSquatter = 12345;
 
 /// Runs `body` as kUser in a process with a /dev/shm and a /run of its own, which root has `prepared`. Its exit status:
-/// 0, or the line of the first thing that was not so.
+/// 0, or the line of the first check that failed.
 int as_user(const std::function<void()>& prepare, const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -129,7 +129,7 @@ TEST(RunDir, DefaultOfAnotherUser_WithoutASession_HasDigitsThatNobodyForesees) {
   EXPECT_EQ(as_user(
                 [] {
                   squat();
-                  // A name as ours is, of somebody else: the owner decides.
+                  // A name like ours that another user has: the owner decides.
                   const std::string foreign = runtime::run_dir_path_of(kUser) + "-0000000000000000";
                   if (mkdir(foreign.c_str(), 0700) != 0 || chown(foreign.c_str(), kSquatter, kSquatter) != 0)
                     _exit(253);

@@ -1,4 +1,4 @@
-// A fresh run directory, gone with the object; and a region in it.
+// A new run directory, which is removed with the object, and a region in it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Files of dead processes go; files of the living, of other namespaces and of other makes stay.
+// Files of dead processes are removed. Files of living processes, of other namespaces and of other versions stay.
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -54,7 +54,7 @@ TEST(Sweep, ForeignFiles_AreLeftAlone) {
   Region region;
   start(region, dir);
   const std::string notes = dir.path() + "/notes.txt";
-  const std::string young = dir.path() + "/999999999-5.stats";  // being written, for all we know
+  const std::string young = dir.path() + "/999999999-5.stats";  // it may be in the middle of being written
   std::ofstream(notes) << "mine";
   std::ofstream(young) << "x";
   EXPECT_EQ(read_run_dir(dir.path(), 0).processes.size(), 1U);

@@ -21,7 +21,7 @@ void look(int) {
   seen = is_in_handler() ? 1 : 0;
 }
 
-/// What a handler sees that is installed so and runs now.
+/// What a handler sees that is installed in this way and runs now.
 int seen_in(int flags) {
   struct sigaction action {
   }, before;
@@ -68,7 +68,7 @@ TEST(InHandler, OnAnotherStack_IsTrue) {
   sigaltstack(&before, nullptr);
 }
 
-// What sigaction() leaves on the stack: the restorer, a mask, and whatever lies behind them.
+// What sigaction() leaves on the stack: the restorer, a mask, and whatever lies after them.
 TEST(InHandler, RestorerOfAStaleSigaction_IsNoFrame) {
   struct KernelAction {
     unsigned long handler, flags, restorer, mask;

@@ -1,4 +1,4 @@
-// rtnetlink's messages: what a dump says, and which messages tell of a change.
+// rtnetlink's messages: what a dump contains, and which messages report a change.
 #include "os/net/kernel_network.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ IpAddress ip(std::string_view text) {
   return *parse_ip(text);
 }
 
-// Messages one behind the other, as the kernel lays them.
+// Messages one after another, as the kernel arranges them.
 class Messages {
  public:
   template <typename Body>

@@ -69,7 +69,7 @@ TEST(Log, Errno_IsThePrograms) {
   EXPECT_EQ(errno, ENOENT);
 }
 
-// A daemon closes descriptor 2, and the number goes to whatever it opens next.
+// A daemon closes descriptor 2. The number then goes to the next thing that it opens.
 TEST(Log, StandardErrorThatBecameADataFile_IsLeftAlone) {
   const int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10);
   const int data = memfd_create("data", MFD_CLOEXEC);
@@ -88,7 +88,7 @@ TEST(Log, StandardErrorThatBecameADataFile_IsLeftAlone) {
   EXPECT_GT(as_log, 0);
 }
 
-// So does a forked child with the log file's.
+// A forked child does the same with the log file's descriptor.
 TEST(Log, LogFileThatBecameADataFile_IsLeftAlone) {
   const int log = memfd_create("log", MFD_CLOEXEC), data = memfd_create("data", MFD_CLOEXEC);
   start_log(LogLevel::kTrace, log);

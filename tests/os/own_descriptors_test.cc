@@ -42,7 +42,7 @@ TEST(OwnDescriptors, CloseAll_ClosesThemAndKeepsOne) {
   close(programs);
 }
 
-// In a forked child: the test's own descriptors are among the others.
+// Runs in a forked child: the test's own descriptors are among the others.
 TEST(OwnDescriptors, CloseOthers_LeavesOursAlone) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr timespec kAtOnce{};
 
-/// Three pipes: their ends that read, as a set, and those that write.
+/// Three pipes: the ends to read from, as a set, and the ends to write to.
 struct Pipes {
   Pipes() {
     for (std::size_t i = 0; i < set.size(); i++) {
@@ -30,7 +30,7 @@ struct Pipes {
   std::array<int, 3> writers;
 };
 
-/// In a process of its own, which may have so many descriptors from now on. 0: `holds` is true.
+/// Runs in a process of its own, which may have that many descriptors from now on. 0: `holds` is true.
 int under_limit(rlim_t most, const std::function<bool(Pipes&)>& holds) {
   const pid_t child = fork();
   if (child == 0) {

@@ -71,7 +71,7 @@ TEST(PumpName, OfTheOtherEnd_IsKnown) {
   EXPECT_FALSE(are_ends(kName, foreign));
 }
 
-// unix(7): an end of a pair can be bound, and the other end is told its name.
+// unix(7): one end of a pair can be bound, and the other end gets its name.
 TEST(PumpName, AnEndOfAPair_KeepsIt) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);

@@ -16,7 +16,7 @@
 namespace bypass::runtime {
 namespace {
 
-// pthreads(7), those that must be and those that may be, as far as they touch descriptors or wait.
+// The cancellation points of pthreads(7), required and optional, as far as they use descriptors or wait.
 const std::set<std::string> kPoints = {
     "accept",  "accept4",  "clock_nanosleep", "close",   "connect",  "creat",    "epoll_pwait", "epoll_wait",
     "fsync",   "msync",    "nanosleep",       "open",    "open64",   "openat",   "openat64",    "pause",
@@ -35,7 +35,7 @@ auto* get(const char* name) {
   return reinterpret_cast<Function*>(uncancelled(name));
 }
 
-/// Runs it in a thread that has been told to end, and does so at the first cancellation point.
+/// Runs it in a thread that has been cancelled and ends at the first cancellation point.
 template <typename F>
 bool comes_back(F body) {
   bool back = false;
@@ -68,7 +68,7 @@ TEST(Uncancelled, WhatIsNoCancellationPoint_IsLibcs) {
     EXPECT_EQ(uncancelled(name), nullptr) << name;
 }
 
-// That the way of telling tells.
+// Checks that this way of finding cancellation points finds them.
 TEST(Uncancelled, LibcsOwn_EndTheThread) {
   EXPECT_FALSE(comes_back([] { (void)!::write(-1, "", 1); }));
   EXPECT_FALSE(comes_back([] { (void)!::read(-1, nullptr, 0); }));

@@ -1,5 +1,5 @@
-// Claims of several processes, and names that somebody else has. Each case in a network namespace of its own: the one
-// that may not make one skips these.
+// Claims of several processes, and names that another user has. Each case runs in a network namespace of its own. A
+// process that may not make one skips these cases.
 #include "backends/packet/flows/claim.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace bypass::packet {
 namespace {
 
-// A child that does `begin`, says so and stays; gone with the object.
+// A child that calls `begin`, says so and stays until the object is destroyed.
 class Other {
  public:
   explicit Other(const std::function<bool()>& begin) {
@@ -50,7 +50,7 @@ class Other {
   bool is_ready_ = false;
 };
 
-// What a stranger does who wants the name to look taken: he binds it and fills the queue himself.
+// What a stranger does to make the name look taken: it binds the name and fills the queue itself.
 bool occupy(uid_t user) {
   sockaddr_un address{AF_UNIX, {}};
   const std::string text = "libbypass/eth0/10.9.0.1";

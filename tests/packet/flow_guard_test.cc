@@ -1,5 +1,5 @@
-// What a FlowGuard keeps from the kernel: connections over the loopback interface of a network namespace of the test's
-// own. The one that may not make one, or load programs, skips these.
+// What a FlowGuard keeps from the kernel: connections over the loopback interface of the test's own network namespace.
+// A process that may not make one, or load programs, skips these cases.
 #include "backends/packet/flows/flow_guard.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ sockaddr_in address_of(std::uint16_t port) {
   return address;
 }
 
-// A question to a port at which nobody listens.
+// A question to a port where no process listens.
 class Question {
  public:
   explicit Question(std::uint16_t port, int type = SOCK_STREAM)
@@ -60,7 +60,7 @@ class Question {
   Question& operator=(const Question&) = delete;
   ~Question() { close(socket_); }
 
-  // Within so many milliseconds.
+  // Waits at most that many milliseconds.
   [[nodiscard]] bool is_refused(int limit) const {
     pollfd waits{socket_, POLLIN, 0};
     if (poll(&waits, 1, limit) != 1) return false;
@@ -107,7 +107,7 @@ class FlowGuardTest : public testing::Test {
   }
   void TearDown() override { forget(); }
 
-  // In a network namespace with its loopback interface.
+  // Runs in a network namespace whose loopback interface is up.
   void inside(const std::function<void()>& test) {
     const std::string lacks = in_network_namespace([&]() -> std::string {
       ifreq request{};
@@ -130,7 +130,7 @@ class FlowGuardTest : public testing::Test {
     return held;
   }
 
-  // Segments are taken in the order in which they were sent.
+  // Segments are received in the order in which they were sent.
   static bool refuses(std::uint16_t port, int type = SOCK_STREAM) {
     constexpr int kAtLast = 10'000;  // ms
     const Question asked(port, type), behind(kFree, type);
@@ -195,7 +195,7 @@ TEST_F(FlowGuardTest, TheNextOwnersFlowsTakeThePlaceOfTheLastOnes) {
   });
 }
 
-// What lies in a handover is told as new descriptors.
+// The descriptors in a handover are reported as new ones.
 TEST_F(FlowGuardTest, WhoHasNoDescriptorsLeft_LeavesTheGuardAsItIs) {
   inside([&] {
     {
@@ -217,7 +217,7 @@ TEST_F(FlowGuardTest, WhoHasNoDescriptorsLeft_LeavesTheGuardAsItIs) {
   });
 }
 
-// An interface of that name has gone, and another one has come.
+// The interface of that name has gone, and another one with the name has come.
 TEST_F(FlowGuardTest, AnotherInterfacesGuardGoes) {
   inside([&] {
     {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBytes = 3 * FrameMemory::kHugePage - 5000;
 
-// More than any machine has; yet address space for it is to be had, as nothing of it is touched.
+// More than any machine has. Address space for it can still be had, since no page is touched.
 constexpr std::size_t kTooMany = std::size_t{1} << 44;
 
 std::string address_space_problem() {
@@ -26,7 +26,7 @@ std::string address_space_problem() {
                                                                             : "";
 }
 
-// A child's writes are seen here.
+// This process sees a child's writes.
 void expect_shared(std::byte& at) {
   const pid_t child = fork();
   if (child == 0) {

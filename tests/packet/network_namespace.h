@@ -1,4 +1,4 @@
-// A network namespace of a test's own, which is a thread's and ends with it.
+// A network namespace of the test's own. It belongs to a thread and ends with it.
 #pragma once
 
 #include <sched.h>
@@ -11,7 +11,8 @@
 
 namespace bypass::packet {
 
-/// Runs `test` in one. What it returns says why it cannot be made, or what `test` returns: empty, when it has run.
+/// Runs `test` in a new namespace. Returns why the namespace cannot be made, or what `test` returns: empty if it has
+/// run.
 inline std::string in_network_namespace(const std::function<std::string()>& test) {
   std::string lacks;
   std::thread([&] {

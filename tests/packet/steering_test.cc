@@ -1,5 +1,5 @@
-// The programs of a shared interface, run by the kernel on one frame at a time (BPF_PROG_TEST_RUN): no interface is
-// there. The one that may not load programs skips these.
+// The programs of a shared interface, run by the kernel on one frame at a time (BPF_PROG_TEST_RUN), without an
+// interface. A process that may not load programs skips these cases.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ Bytes ipv4(std::uint8_t protocol, const MacAddress& to = kOurs) {
   return frame;
 }
 
-// `words` of options behind the header.
+// That many words of options after the header.
 Bytes with_options(Bytes frame, std::size_t words) {
   frame[kIp] = static_cast<std::byte>(0x45 + words);
   frame.insert(frame.begin() + kUdp, words * 4, std::byte{1});
@@ -103,13 +103,13 @@ class SteeringTest : public testing::Test {
     return attributes.test.retval;
   }
 
-  // A socket filter is run behind the Ethernet header; at a packet socket it is in front of it.
+  // At a test run, a socket filter begins after the Ethernet header. At a packet socket it begins before it.
   [[nodiscard]] bool ring_takes(Bytes frame) const {
     frame.insert(frame.begin(), 14, std::byte{});
     return run(ring_, frame) != 0;
   }
 
-  // What all three uses make of it together.
+  // What all three programs together do with the frame.
   [[nodiscard]] Verdict verdict(const Bytes& frame) const {
     const bool ring = ring_takes(frame);
     const bool dropped = run(ingress_, frame) == 2, next = run(ingress_, frame) == ~0U;
@@ -125,7 +125,7 @@ class SteeringTest : public testing::Test {
   }
   void steer(const FlowSpec& flow) { ASSERT_TRUE(flows_.steer(flow, true)) << errno; }
 
-  // Flows are claimed for it in the whole namespace: another case may run at the same time.
+  // The flows are claimed for it in the whole namespace. Another case may run at the same time.
   const std::string interface_ = "test" + std::to_string(getpid());
   FlowMap flows_;
   Descriptor ring_, ingress_, driver_, socket_, socket_map_;
@@ -299,7 +299,7 @@ TEST_F(SteeringTest, WhatIsWaitedFor_IsOnesAlone) {
       PlainHost::said().find("(pid " + std::to_string(getpid()) + ") has UDP port 4791 of 10.9.0.1 steered to it"),
       std::string::npos)
       << PlainHost::said();
-  // A connection's: the one that chose the local port has it.
+  // The port of a connection belongs to the end that chose it.
   EXPECT_TRUE(flows_.steer(flow(IPPROTO_TCP, kLocal4, kRemote4), true));
   EXPECT_TRUE(second.steer(flow(IPPROTO_TCP, kLocal4, kRemote4), true));
 }

@@ -7,7 +7,7 @@
 namespace bypass::packet {
 namespace {
 
-// A frame's head as the stack hands it over: Ethernet, IPv4, TCP with timestamps.
+// A frame's head as the stack passes it on: Ethernet, IPv4, TCP with timestamps.
 class VnetTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,5 +1,5 @@
-// An XdpPort at a tap interface in a network namespace of the test's own. The one that may not make one, or load
-// programs, skips these.
+// An XdpPort on a tap interface in the test's own network namespace. A process that may not make one, or load programs,
+// skips these cases.
 #include "backends/packet/xdp/xdp_port.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ Descriptor make_tap() {
   return tap.is_open() && ioctl(tap.get(), TUNSETIFF, &request) == 0 ? std::move(tap) : Descriptor();
 }
 
-// Another program's AF_XDP socket, which has the interface's queue without a program of XDP there.
+// Another program's AF_XDP socket. It has the interface's queue, and no XDP program is there.
 class Stranger {
  public:
   Stranger() : socket_(::socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)) {
@@ -93,7 +93,7 @@ class XdpPortTest : public testing::Test {
   }
   void TearDown() override { stranger.reset(); }
 
-  // In a network namespace with the interface there.
+  // Runs in a network namespace that has the interface.
   static void inside(const std::function<void()>& test) {
     const std::string lacks = in_network_namespace([&]() -> std::string {
       const Descriptor tap = make_tap();

@@ -1,4 +1,4 @@
-// A crash inside the library is reported, and the program's signals behave as without us.
+// A crash inside the library is reported. The program's signals behave as without the library.
 #include "runtime/crash/crash.h"
 
 #include <gtest/gtest.h>
@@ -38,8 +38,8 @@ struct Outcome {
   std::string log;
 };
 
-// Runs `body` in a child with default signals; what it logged and how it ended. The child's own code lies in
-// the test program, which the handler takes for the library's, so `inside` cases need nothing more.
+// Runs `body` in a child with default signals. Returns what it logged and how it ended. The child's own code lies in
+// the test program, which the handler takes for the library. So `inside` cases need nothing more.
 Outcome in_child(const std::function<void()>& body) {
   const int log = memfd_create("log", 0);
   const pid_t child = fork();
@@ -99,7 +99,7 @@ TEST(Crash, ProgramsHandler_RunsAfterTheReport) {
   EXPECT_NE(outcome.log.find("crash inside"), std::string::npos);
 }
 
-// All of them fault of one cause, and the first that is through ends the process: not before the report is written.
+// All threads fault for one reason. The first that has finished ends the process, but not before the report is written.
 TEST(Crash, ManyThreadsFaultAtOnce_TheReportIsWhole) {
   for (int round = 0; round < 10; round++) {
     const Outcome outcome = in_child([] {
@@ -252,7 +252,7 @@ TEST(Crash, MaskAndStack_AreTheProgramsOwn) {
   EXPECT_TRUE(exited_with(outcome, 45)) << outcome.status;
 }
 
-// What a program reads back must be what it would read without us, flag by flag.
+// A program must read back what it would read without the library, flag by flag.
 TEST(Crash, ProgramsView_IsTheKernels) {
   const Outcome outcome = in_child([] {
     const auto round_trip = [](auto&& act) {
@@ -290,7 +290,7 @@ TEST(Crash, OtherSignals_GoToLibc) {
   EXPECT_TRUE(exited_with(outcome, 47)) << outcome.status;
 }
 
-// A runtime such as Java's takes its own faults and goes on.
+// A runtime such as Java's handles its own faults and goes on.
 sigjmp_buf g_back;
 TEST(Crash, ProgramThatSurvivesFaults_GoesOn) {
   const Outcome outcome = in_child([] {

@@ -1,4 +1,4 @@
-// Plugins are found, checked and copied; what is wrong with one is said in full.
+// Plugins are found, checked and copied. The message says fully what is wrong with one.
 #include "runtime/ports/plugin.h"
 
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ TEST(Plugin, Copies_HaveStaticDataOfTheirOwn) {
   EXPECT_EQ(asked(*another), "1");
 }
 
-// As another library of the process does, which counts its copies for itself.
+// As another library of the process does, which counts its copies separately.
 TEST(Plugin, Copy_TakesNoNameThatTheLinkerKnows) {
   const int fd = open(kNone.c_str(), O_RDONLY | O_CLOEXEC);
   std::vector<void*> known;
@@ -92,7 +92,7 @@ TEST(Plugin, MissingPlugin_SaysWhereItWasLookedFor) {
   EXPECT_EQ(open_plugin("frotz", {}, problem), nullptr);
 }
 
-// A library that lies in /tmp has no plugins from /, and one in /opt/x/lib none from /opt/x.
+// A library in /tmp loads no plugins from /. A library in /opt/x/lib loads none from /opt/x.
 TEST(Plugin, FoldersAreTheLibrarysAndTheInstallPrefixs) {
   const std::string own = file_of_address(reinterpret_cast<const void*>(&plugin_folders));
   const std::string beside = own.substr(0, own.rfind('/'));

@@ -1,4 +1,4 @@
-// What a call makes of a process's standing, and who may share memory with whom.
+// How a call changes a process's standing, and which processes may share memory.
 #include "runtime/family/standing.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ constexpr std::uint64_t bit(int capability) {
 }
 
 constexpr std::uint64_t kAll = (std::uint64_t{1} << (CAP_LAST_CAP + 1)) - 1;
-/// As a container's root has it.
+/// As root in a container has it.
 constexpr std::uint64_t kContainers = bit(CAP_CHOWN) | bit(CAP_SETUID) | bit(CAP_SETGID) | bit(CAP_NET_RAW);
 constexpr std::uint32_t kWww = 33;
 

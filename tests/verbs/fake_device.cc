@@ -33,7 +33,7 @@ std::string bytes_at(const void* from, std::size_t length) {
 
 }  // namespace
 
-// The calls, as the port makes them.
+// The calls that the port makes.
 struct FakeVerbs {
   static ibv_device** get_device_list(int* count) {
     static ibv_device* list[2];
@@ -435,7 +435,7 @@ void FakeDevice::come_back() {
   present_ = true;
 }
 
-// Completions stay where they are, as on a device.
+// Completions stay where they are, as on a real device.
 void FakeDevice::reset() {
   sends_.clear();
   receives_.clear();

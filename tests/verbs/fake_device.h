@@ -1,7 +1,7 @@
-// FakeDevice: an RDMA device that the test plays: it takes, refuses and completes requests as it is told, fails when it
-// is told, goes and comes back. The verbs of the port under test end here.
+// FakeDevice: an RDMA device that the test controls. It accepts, refuses and completes requests, fails, goes and comes
+// back, each when the test says so. The verbs of the port under test end here.
 //
-// The device's thread of the port under test comes here as well, while the port opens, and while the device is lost.
+// The device's thread of the port under test also calls it: while the port opens, and while the device is lost.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,7 +23,7 @@ class FakeDevice {
  public:
   static constexpr const char* kName = "fake0";
 
-  /// What it can do, before the port is opened.
+  /// What the device can do. Set before the port is opened.
   struct Abilities {
     bool extended_queues = true;    // create_cq_ex
     bool extended_requests = true;  // ibv_wr_…
@@ -35,12 +35,12 @@ class FakeDevice {
     std::uint8_t ports = 1;
     std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
   };
-  /// An errno each; 0: it works.
+  /// An errno for each call; 0: the call works.
   struct Errors {
     int list = 0, open = 0, register_memory = 0, create_cq = 0, create_qp = 0, modify_qp = 0, fork_init = 0,
         create_flow = 0;
   };
-  /// A request to send, as it was posted.
+  /// A request to send, as the port posted it.
   struct Send {
     std::uint64_t id = 0;
     unsigned flags = 0;
@@ -59,13 +59,13 @@ class FakeDevice {
 
   /// Puts a frame from the wire into the oldest receive request. False: no request is posted.
   bool arrive(const std::string& frame, bool checksums_good = false, std::uint64_t time = 0);
-  /// Sends what was posted, and completes the requests that asked for a completion.
+  /// Sends the posted requests, and completes those that asked for a completion.
   void send_all();
-  /// The queue pair fails: all that was posted is completed with an error.
+  /// The queue pair fails: all posted requests are completed with an error.
   void fail();
-  /// Tells of something.
+  /// Reports an event.
   void report(ibv_event_type type) const;
-  /// The kernel has taken the device away, and has it again.
+  /// The kernel takes the device away, and gives it back.
   void disappear();
   void come_back();
 
@@ -93,15 +93,15 @@ class FakeDevice {
   /// Memory regions that were asked for.
   [[nodiscard]] int registrations() const { return registrations_.load(); }
   [[nodiscard]] int channel() const { return channel_.fd; }
-  /// How often somebody asked which devices there are.
+  /// How often the list of devices was asked for.
   [[nodiscard]] int looks() const { return looks_.load(); }
   /// Steering rules.
   [[nodiscard]] int flows() const { return flows_.load(); }
-  /// … those that are gone among them.
+  /// … of these, the rules that are gone.
   [[nodiscard]] int flows_made() const { return flows_made_.load(); }
-  /// Everything that was made and not given back.
+  /// All objects that were made and not given back.
   [[nodiscard]] int alive() const { return alive_.load(); }
-  /// The calls that a fork needs, and the opening, in their order.
+  /// The calls that a fork needs, and the opening, in the order in which they came.
   [[nodiscard]] const std::string& opening() const { return opening_; }
   [[nodiscard]] bool has_extended_queues() const {
     return !queues_.empty() && queues_.front().base.start_poll != nullptr;

@@ -1,6 +1,5 @@
-// FakeKernel: the kernel's side of an interface that it keeps, eth7, for the one that asks it by netlink: its
-// neighbours, its connections, its ICMP errors. libc's calls of the code under test end here; descriptors are real
-// ones.
+// FakeKernel: the kernel's side of an interface that it keeps, eth7, for code that asks it by netlink: its neighbours,
+// its connections, its ICMP errors. The libc calls of the code under test end here. Descriptors are real ones.
 #pragma once
 
 #include <linux/neighbour.h>
@@ -32,7 +31,7 @@ class FakeKernel {
     std::uint8_t state = TCP_ESTABLISHED;
     bool operator==(const Connection&) const = default;
   };
-  /// What it tells of a neighbour.
+  /// What the kernel says of a neighbour.
   struct News {
     std::uint32_t address = 0;
     MacAddress mac;
@@ -47,9 +46,9 @@ class FakeKernel {
   ~FakeKernel();
 
   void tell(const News& news);
-  /// Some network interface has changed.
+  /// Reports that some network interface has changed.
   void tell_of_links();
-  /// More was told than there was room for: the next look at the news says so.
+  /// More messages came than there was room for. The next look at them says so.
   void lose_news() { lost_ = true; }
   /// An ICMP packet has come in.
   void deliver(std::span<const std::byte> packet);
@@ -62,7 +61,7 @@ class FakeKernel {
   std::map<std::uint32_t, MacAddress> neighbours;
   std::vector<Connection> connections;
 
-  // --- What it was asked
+  // --- Requests that it got
   std::vector<std::uint32_t> looked_up, used, nudged;  // neighbours: RTM_GETNEIGH, NTF_USE, by a datagram
   std::vector<Connection> sought;                      // without their state
   std::map<int, std::string> bound;                    // SO_BINDTODEVICE by protocol: 0 (datagrams), IPPROTO_ICMP

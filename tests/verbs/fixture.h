@@ -62,7 +62,7 @@ class PortFixture : public testing::Test {
     return made;
   }
 
-  /// What the port hands up at one look.
+  /// The frames that the port gives at one look.
   std::vector<std::string> received() const {
     std::vector<Packet*> got(64);
     got.resize(port->receive(0, got));
@@ -72,7 +72,7 @@ class PortFixture : public testing::Test {
     return texts;
   }
 
-  /// All that neither the pool nor the device has is lost. (Requests of one buffer each.)
+  /// The buffers that neither the pool nor the device has are lost. (Each request has one buffer.)
   void expect_no_buffer_lost() const {
     EXPECT_EQ(port->stats().buffers_free + device.receives() + device.sends(), port->stats().buffers_total);
   }

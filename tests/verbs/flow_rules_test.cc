@@ -1,4 +1,4 @@
-// What a card is asked for a flow, and when.
+// Which rules a card is asked for a flow, and when.
 #include "backends/verbs/flow_rules.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 const MacAddress kMac{{2, 0, 0, 0, 0, 1}};
 
-// A device that writes down what it is asked.
+// A device that records what it is asked.
 class FlowDevice {
  public:
   FlowDevice() {
@@ -46,7 +46,7 @@ class FlowDevice {
   static inline std::atomic<int> alive = 0;
 
  private:
-  // As a driver reads it: one part behind the other, by their sizes.
+  // Reads a rule as a driver does: one part after another, by their sizes.
   ibv_flow* create(const ibv_flow_attr& wanted) {
     const auto* at = reinterpret_cast<const char*>(&wanted + 1);
     std::string text = "port " + std::to_string(wanted.port);
@@ -148,7 +148,7 @@ TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
   }
 }
 
-// Two sockets of one flow: the first was refused it, the second got it, the first ends.
+// Two sockets of one flow: the first was refused the rule, the second got it, and the first ends.
 TEST(FlowRules, RefusedFlowsEnd_LeavesTheNextOnesRule) {
   FlowDevice device;
   FlowRules rules;
@@ -232,7 +232,7 @@ TEST(FlowRules, DeviceDiesWhileTheyAreMade_NoneIsLost) {
   EXPECT_EQ(FlowDevice::alive, 1);
 }
 
-// The number of a socket that has ended may be the kernel's next one's: no rule of it is left, and none comes.
+// When a socket has ended, its port may be the kernel's next one. No rule for it is left, and none comes.
 TEST(FlowRules, EndsWhileItsRuleIsMade_IsGoneOnceThatReturns) {
   FlowDevice device;
   FlowRules rules;

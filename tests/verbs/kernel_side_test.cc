@@ -1,4 +1,4 @@
-// What a port that shares an interface learns of the kernel, and what it keeps from the wire.
+// What a port on a shared interface learns from the kernel, and what it keeps from the wire.
 #include "backends/verbs/kernel_side.h"
 
 #include <gtest/gtest.h>
@@ -63,8 +63,8 @@ class KernelSideTest : public NeedsLibc {
     side.take_arp(question);
     pool.free_frame(&question);
   }
-  /// Who is answered for at one look, in order; whom nobody asked for is in `announced`. What an answer has to say it
-  /// says.
+  /// The addresses that are answered for at one look, in order. `announced`: those that nobody asked for. Each answer
+  /// says what it must say.
   Addresses answered(std::size_t room = 64, const MacAddress& mac = kPeerMac) {
     std::vector<Packet*> out(room);
     out.resize(side.receive(pool, out));
@@ -169,7 +169,7 @@ TEST_F(KernelSideTest, News_OfAnythingElseIsNoAnswer) {
   }
 }
 
-// A neighbour with another MAC address may have been told before, by the one that had the port then.
+// The process that had the port before may have reported a neighbour with another MAC address.
 TEST_F(KernelSideTest, NewsNobodyAskedFor_IsAnnouncedOnce) {
   constexpr MacAddress kAnother{{2, 0, 0, 0, 0, 99}};
   open();
@@ -211,7 +211,7 @@ TEST_F(KernelSideTest, AskedAgain_IsOneQuestion) {
   EXPECT_FALSE(side.has_questions());
 }
 
-// What others are told is the kernel's to say.
+// The kernel says what other hosts are told.
 TEST_F(KernelSideTest, WhatIsNoQuestion_IsNotAsked) {
   open();
   ask(kPeer, wire::kArpReply);
@@ -221,7 +221,7 @@ TEST_F(KernelSideTest, WhatIsNoQuestion_IsNotAsked) {
   EXPECT_FALSE(side.has_questions());
 }
 
-// A place is the oldest question's, which is asked again if it matters.
+// If there is no place, the oldest question loses its place. It is asked again if it matters.
 TEST_F(KernelSideTest, MoreQuestionsThanPlaces_TheOldestAskAgain) {
   constexpr std::uint32_t kPlaces = 64, kMore = 6, kFirst = 0x0a4d0100;
   open();
@@ -244,7 +244,7 @@ TEST_F(KernelSideTest, MoreQuestionsThanPlaces_TheOldestAskAgain) {
   EXPECT_EQ(answered(), Addresses{kFirst});
 }
 
-// Without CAP_NET_ADMIN the kernel refuses to be asked, and looks a neighbour up for a datagram's sake.
+// Without CAP_NET_ADMIN the kernel refuses to be asked. It looks a neighbour up if a datagram is sent to it.
 TEST_F(KernelSideTest, WithoutTheCapability_ADatagramAsks) {
   kernel.admin = false;
   open();
@@ -306,7 +306,7 @@ TEST_F(KernelSideTest, NoFrameForTheAnswer_TheQuestionStays) {
   EXPECT_EQ(answered(), Addresses{kPeer});
 }
 
-// The device was lost, and is back: news comes by other descriptors.
+// The device was lost and is back. News comes by other descriptors.
 TEST_F(KernelSideTest, OpenedAgain_QuestionsAreStillOpen) {
   open();
   ask(kPeer);
@@ -391,7 +391,7 @@ TEST_F(ResetTest, OfTheKernelsConnection_IsWrong) {
   EXPECT_EQ(kernel.sought[3], kOne);
 }
 
-// Its own port is steered to us; the kernel's listener has the rest of the addresses.
+// Its own port is steered to us. The kernel's listener has the other addresses.
 TEST_F(ResetTest, WhereTheKernelOnlyListens_IsRight) {
   kernel.connections = {{0, 0, kOne.local_port, 0, TCP_LISTEN}};
   EXPECT_FALSE(is_wrong(kOne));

@@ -1,4 +1,4 @@
-// What is said when the library that has a device is not there, or is another one's.
+// The message if the library that has a device is missing or is the wrong one.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// A device that is lost: its port's link is down, it is looked for now and then, and all goes on when it is back.
+// A device that is lost: its port's link is down, the device is looked for now and then, and all goes on when it is
+// back.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,7 +15,7 @@
 namespace bypass::verbs {
 namespace {
 
-/// The one that looks for an interface finds none.
+/// A search for an interface finds none.
 class NoInterface {
  public:
   NoInterface() { packet::libc.ioctl = refuse; }
@@ -50,7 +51,7 @@ class LostDeviceTest : public PortFixture {
     shared.interface = "lo";
     return shared;
   }
-  /// The data path leaves, everything is given back, and the first look has found nothing.
+  /// Waits until the data path has left, everything is given back, and the first look has found nothing.
   void lose() {
     device.disappear();
     ASSERT_EQ(nth_sleep(1), 10);
@@ -58,7 +59,7 @@ class LostDeviceTest : public PortFixture {
     (void)received();
     EXPECT_EQ(device.alive(), 0);
   }
-  /// The limit of the thread's n-th sleep that has one, in ms.
+  /// The limit of the thread's n-th limited sleep, in ms.
   int nth_sleep(std::size_t n) const {
     while (sleeps->count() < n) {
       (void)received();
@@ -66,13 +67,13 @@ class LostDeviceTest : public PortFixture {
     }
     return sleeps->last();
   }
-  /// The pause is over, and the thread in the next one.
+  /// Ends the pause, and waits until the thread is in the next one.
   int look_again() const {
     const std::size_t before = sleeps->count();
     sleeps->end();
     return nth_sleep(before + 1);
   }
-  /// Flows that are counted as lost: one that was there before, and so many that were asked for meanwhile.
+  /// Flows that count as lost: one that was there before, and as many as were asked for meanwhile.
   std::uint64_t lost_when_refused_at_the_return(std::uint16_t meanwhile) {
     open(beside_the_kernel());
     await_link(LinkState::kUp);
@@ -125,7 +126,7 @@ TEST_F(LostDeviceTest, Back_EverythingIsMadeAnewAndFramesFlow) {
   expect_no_buffer_lost();
 }
 
-// Whatever sleeps does so on one descriptor, which looks after the new device's.
+// Each sleeper sleeps on one descriptor, which works for the new device, too.
 TEST_F(LostDeviceTest, Back_TheWakeUpDescriptorHearsOfItsFrames) {
   pollfd item{port->wait_descriptor(0), POLLIN, 0};
   lose();
@@ -174,7 +175,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
   EXPECT_EQ(device.flows(), 0);
 }
 
-// The kernel refuses what is asked of a dead device before anybody has read of its death.
+// The kernel refuses requests to a dead device before any thread has read of its death.
 TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatTheDyingDeviceWasAsked) {
   open(beside_the_kernel());
   await_link(LinkState::kUp);
@@ -206,7 +207,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatWasAskedBeforeTheDataPathLo
   EXPECT_EQ(device.flows(), 1);
 }
 
-// Each rule costs a card's firmware up to a millisecond, which the shard does not wait for.
+// Each rule costs a card's firmware up to a millisecond. The shard does not wait for that.
 TEST_F(LostDeviceTest, BackBesideTheKernel_ManyRulesAreMadeByTheDevicesThread) {
   open(beside_the_kernel());
   await_link(LinkState::kUp);
@@ -232,7 +233,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_ManyRefusedByThen_AreCounted) {
   EXPECT_EQ(lost_when_refused_at_the_return(50), 51U);
 }
 
-// A program that goes on trying while the link is down asks for thousands.
+// A program that goes on trying while the link is down asks for thousands of rules.
 TEST_F(LostDeviceTest, BackBesideTheKernel_NothingIsAskedForWhatHasEndedMeanwhile) {
   open(beside_the_kernel());
   await_link(LinkState::kUp);
@@ -273,7 +274,7 @@ TEST_F(LostDeviceTest, BackWithoutTheKernelsInterface_IsLookedForUntilBothAreThe
   EXPECT_EQ(port->stats().reopened, 1U);
 }
 
-// The thread, which reads the link's state meanwhile, has the last word.
+// The thread reads the link's state meanwhile. Its result counts.
 TEST_F(LostDeviceTest, LeftWhileTheLinkIsLookedAt_IsDown) {
   struct Leaver : DeviceEvents {
     void on_link(bool up) override {
@@ -360,7 +361,7 @@ TEST_F(LostDeviceTest, FatalEvents_AllIsMadeAnewAtOnce) {
   }
 }
 
-// What it has been given may be written until the device is closed.
+// The device may write to its buffers until it is closed.
 TEST_F(LostDeviceTest, QueuePairThatCannotBeReset_AllIsMadeAnew) {
   device.errors.modify_qp = EIO;
   device.fail();

@@ -1,4 +1,4 @@
-// What a port says that does not open, and what it does before a device is opened.
+// The messages of a port that does not open, and what it does before a device is opened.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 class OpeningTest : public PortFixture {
  protected:
-  /// Opens in vain; everything that was made is given back.
+  /// The opening fails, and everything that was made is given back.
   std::string refusal(const std::string& target = FakeDevice::kName) {
     PortSpec spec;
     spec.target = target;
@@ -53,7 +53,7 @@ TEST_F(OpeningTest, DeviceOfOthers_SaysWhichFiles) {
   EXPECT_EQ(refusal(), "the device cannot be opened: Input/output error");
 }
 
-// Its errno says nothing of the wire below.
+// The errno does not speak of the wire below.
 TEST_F(OpeningTest, SoftwareDevice_SaysWhatItsLibrarySays) {
   device.errors.open = ENODEV;
   device.problem = "BYPASS_SOFT=vhost:/nosuch/wire: the folder /nosuch: No such file or directory";

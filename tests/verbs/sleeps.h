@@ -1,4 +1,4 @@
-// Sleeps: the time of a device's thread, in the test's hands: a sleep with a limit ends when the test says so, or when
+// Sleeps: the test controls the time of a device's thread. A sleep with a limit ends when the test says so, or when
 // something happens.
 #pragma once
 
@@ -17,10 +17,10 @@ class Sleeps {
   Sleeps& operator=(const Sleeps&) = delete;
   ~Sleeps();
 
-  /// How many have begun, and the limit of the last, in ms.
+  /// How many sleeps have begun, and the limit of the last one, in ms.
   [[nodiscard]] std::size_t count();
   [[nodiscard]] int last();
-  /// The limit is over, of the sleep that is or the next one; returns when it has ended.
+  /// Ends the limit of the present sleep or the next one; returns when that sleep has ended.
   void end();
 
  private:

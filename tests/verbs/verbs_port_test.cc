@@ -1,4 +1,4 @@
-// VerbsPort over a device that fails as it is told to; with the extended calls, and without.
+// VerbsPort over a device that fails when it is told to, with the extended calls and without.
 #include "backends/verbs/verbs_port.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_P(VerbsPortTest, Send_ABatch_OneDoorbellAndOneCompletion) {
   for (const FakeDevice::Send& each : device.posted()) EXPECT_EQ(each.is_signaled(), &each == &device.posted().back());
 }
 
-// As many as a card fetches at once; a list for each frame would be a doorbell for each.
+// A list has as many requests as a card fetches at once. A list for each frame would ring the doorbell for each.
 TEST_P(VerbsPortTest, Receive_RequestsArePostedInLists) {
   constexpr std::size_t kList = 64, kDepth = 128;  // a quarter of the buffers
   EXPECT_EQ(device.receives(), kDepth);
@@ -80,7 +80,7 @@ TEST_P(VerbsPortTest, Receive_RequestsArePostedInLists) {
   expect_no_buffer_lost();
 }
 
-// Whatever passes, and also when the queue pair begins anew.
+// Whatever frames pass, and also when the queue pair begins anew.
 TEST_P(VerbsPortTest, Memory_IsRegisteredOnce) {
   for (int round = 0; round < 10; round++) {
     ASSERT_EQ(port->send(0, frames(20, "out")), 20U);
@@ -125,7 +125,7 @@ TEST_P(VerbsPortTest, Send_RefusedInTheMiddle_LosesTheRestAndGoesOn) {
   expect_no_buffer_lost();
 }
 
-// Any of them may be read still, until the queue pair is reset.
+// The device may still read any of them, until the queue pair is reset.
 TEST_P(VerbsPortTest, Send_RefusedAndNobodySaysWhere_KeepsAllUntilTheRepair) {
   if (extended()) return;  // all or nothing there
   const std::uint64_t free_before = port->stats().buffers_free;
@@ -219,7 +219,7 @@ TEST_P(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
   EXPECT_EQ(received(), std::vector<std::string>{"one"});
 }
 
-// It wakes nobody: the look between arm() and the sleep has it.
+// It wakes no sleeper. The look between arm() and the sleep finds it.
 TEST_P(VerbsPortTest, Armed_AFrameFromBeforeIsSeenByTheLookBeforeTheSleep) {
   pollfd item{port->wait_descriptor(0), POLLIN, 0};
   for (int round = 0; round < 3; round++) {
@@ -254,7 +254,7 @@ TEST_P(VerbsPortTest, Closed_NoDescriptorStaysOwned) {
   EXPECT_EQ(device.alive(), 0);
 }
 
-// A card's port, too, says "disabled" where there is no carrier: no reason to leave it to another process.
+// A card's port also says "disabled" if there is no carrier. That is no reason to leave it to another process.
 TEST_P(VerbsPortTest, NoCarrier_IsNotForbidden) {
   device.carrier = false;
   device.report(IBV_EVENT_PORT_ERR);
@@ -277,7 +277,7 @@ class OffloadsTest : public VerbsPortTest {
     VerbsPortTest::SetUp();
   }
 
-  // TCP's headers with so much payload, in buffers of `room` at most.
+  // TCP headers and that much payload, in buffers of at most `room` bytes.
   Packet* large(std::uint32_t payload, std::uint32_t room) const {
     Packet* const head = frames(1, std::string(53, 'h')).front();  // … and a digit
     head->flags = kTxTso | kTxIpChecksum | kTxL4Checksum;

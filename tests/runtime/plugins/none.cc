@@ -1,4 +1,4 @@
-// A shared object that is no plugin.
+// A shared object that is not a plugin.
 extern "C" [[gnu::visibility("default")]] int something_else() {
   return 1;
 }

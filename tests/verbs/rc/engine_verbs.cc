@@ -61,7 +61,7 @@ struct EngineVerbs::Queue {
   unsigned told = 0, acknowledged = 0;
   std::deque<ibv_wc> held;
   static Queue& of(ibv_cq* handle) { return *reinterpret_cast<Queue*>(handle); }
-  /// What is held comes after the rest, if at all.
+  /// Held completions come after the others, if at all.
   int poll(rdma::Device& device, std::span<ibv_wc> out, End::Hold hold) {
     std::size_t n = 0;
     for (ibv_wc one; n < out.size() && device.poll_cq(*engine, {&one, 1}) != 0;) {
@@ -82,7 +82,7 @@ struct EngineVerbs::Pair {
   static Pair& of(ibv_qp* handle) { return *reinterpret_cast<Pair*>(handle); }
 };
 
-// The calls, as the code under test makes them.
+// The calls that the code under test makes.
 struct EngineCalls {
   using Context = EngineVerbs::Context;
   using Channel = EngineVerbs::Channel;

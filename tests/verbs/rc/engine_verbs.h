@@ -21,7 +21,7 @@ namespace bypass::verbs {
 
 class EngineVerbs {
  public:
-  /// An errno each; 0: it works.
+  /// An errno for each call; 0: the call works.
   struct Errors {
     int open = 0, alloc_pd = 0, register_memory = 0, create_channel = 0, create_cq = 0, create_qp = 0;
     int to_init = 0, to_rtr = 0, to_rts = 0, to_err = 0;
@@ -63,16 +63,16 @@ class EngineVerbs {
   End& end(std::size_t i) { return *ends_[i]; }
   rdma::test::Fabric& fabric() { return fabric_; }
   [[nodiscard]] Instant now() const { return fabric_.now(); }
-  /// What is under way for that long arrives; events are handed on.
+  /// Lets that much time pass: what is under way arrives, and events are passed on.
   void run_for(Duration time);
-  /// The device tells of something: of its newest queue pair or completion queue, or of its port.
+  /// The device reports an event: of its newest queue pair or completion queue, or of its port.
   void report(std::size_t end, ibv_event_type type, std::uint8_t port = 1);
   /// The device's driver has taken it away.
   void take_away(std::size_t end);
   void bring_back(std::size_t end);
-  /// Its newest queue pair goes to the error state, by itself.
+  /// The newest queue pair goes to the error state by itself.
   void break_pair(std::size_t end);
-  /// That happens after so many more requests, of any end.
+  /// The same after that many more requests, of either end.
   struct Break {
     std::uint64_t requests;
     std::size_t end;

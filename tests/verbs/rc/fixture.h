@@ -58,8 +58,8 @@ class RcWorld {
   void request(std::uint32_t id = 7) {
     setups[0] = devices[0]->request(id, memory[0], verbs.end(1).address(), verbs.now());
   }
-  /// What each end has to say reaches the other; `change` may have a word in it, and what it makes DATA is lost. True:
-  /// something was said.
+  /// Delivers the records of each end to the other. `change` may change a record; a record that it turns into DATA is
+  /// lost. True: a record was sent.
   using Change = std::function<void(Record&, std::vector<std::byte>&)>;
   bool exchange(const Change& change = {}) {
     bool any = false;
@@ -81,7 +81,7 @@ class RcWorld {
     else
       setups[i] = devices[i]->answer(body, refusal, memory[i], verbs.end(1 - i).address(), verbs.now());
   }
-  /// Time passes until both ends are up or have failed, or for `limit`.
+  /// Lets time pass until both ends are up or have failed, for `limit` at most.
   void settle(const Change& change = {}, Duration limit = 6s) {
     const Instant until = verbs.now() + limit;
     while (verbs.now() < until) {

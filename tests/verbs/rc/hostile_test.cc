@@ -1,8 +1,8 @@
-// A hostile peer over RC: whatever the other end of a queue pair does, with the memory that its key reaches and with
-// keys that it was never given, this end's process stands, and the connections of others lose nothing. (Runs under
+// A hostile peer over RC. It may do anything with its queue pair, with the memory that its key reaches, and with keys
+// that it was never given. This end's process goes on, and the connections of others lose nothing. (Runs under
 // AddressSanitizer as well.)
 //
-// A failure prints its seed; BYPASS_TEST_LONG=1 runs twenty times as many.
+// A failure prints its seed. BYPASS_TEST_LONG=1 runs twenty times as many.
 #include "fastpath/hostile.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::uint64_t seeds(std::uint64_t count) {
 
 // --- What a link's own key reaches
 
-/// End 1 of the hosts' link, which does what it should as well.
+/// End 1 of the hosts' link, which also does its normal work.
 Hostile::Means over_the_link(Hosts& hosts) {
   const auto post = [&hosts](Write write) { hosts.joint().end(1).post({&write, 1}); };
   return {.place =
@@ -86,7 +86,7 @@ TEST(RcHostile, OneLaneHostile_TheOthersAreUnharmed) {
   EXPECT_GT(links, seeds(30)) << "some of it ends the link, and there is another one";
 }
 
-// Also the link's own block, lanes that are not there, and bytes outside of the memory.
+// Writes also to the link's own block, to lanes that do not exist, and to bytes outside of the memory.
 TEST(RcHostile, EverythingWritable_IsSurvived) {
   std::uint64_t messages = 0;
   unsigned links = 0;
@@ -117,7 +117,7 @@ TEST(RcHostile, EverythingWritable_IsSurvived) {
 
 // --- Any request, with any key
 
-/// Two links from the victim's device (0): one to a peer that means well, then one to another that does not.
+/// Two links from the victim's device (0): one to an honest peer, then one to a hostile peer.
 class TwoLinks : public testing::Test {
  protected:
   void SetUp() override {
@@ -144,7 +144,7 @@ class TwoLinks : public testing::Test {
     for (std::size_t i = sizeof(LinkBlock); i < memory.size(); i++) memory[i] = static_cast<std::byte>(i * 31 >> 3);
   }
   static RcLink& link(LinkSetup* setup) { return static_cast<RcLink&>(setup->link()); }
-  /// A request of the bad peer's, as its device takes it.
+  /// A request of the hostile peer, as its device takes it.
   void post(ibv_wr_opcode opcode, std::uint64_t address, std::uint32_t key, std::uint32_t length) {
     const RcQueuePair& pair = link(bad[1]).pair();
     Piece piece(world.devices[1]->context(), world.buffers[1]);
@@ -161,7 +161,7 @@ class TwoLinks : public testing::Test {
     world.verbs.run_for(1ms);
     for (LinkSetup* each : {bad[0], bad[1]}) (void)poll_all(each->link());
   }
-  /// The good peer's bytes are as they were, and its link does what it should.
+  /// The honest peer's bytes are unchanged, and its link works.
   void expect_good_unharmed() {
     std::vector<std::byte> wanted(good_memory[0].size());
     fill(wanted);
@@ -179,7 +179,7 @@ class TwoLinks : public testing::Test {
     }
   }
 
-  /// The bad peer's own bytes, which its device may read and write.
+  /// The hostile peer's own bytes, which its device may read and write.
   class Piece {
    public:
     Piece(const RcContext& context, std::span<std::byte> bytes)
@@ -245,7 +245,8 @@ TEST_F(TwoLinks, OwnKey_EndsWhereItsMemoryDoes) {
   }
 }
 
-// The key of a link dies with it, not with its queue pair alone: another queue pair of the same device would take it.
+// The key of a link ends with the link, not with its queue pair alone. Otherwise another queue pair of the same device
+// would accept it.
 TEST_F(TwoLinks, Closed_ItsKeyIsVoid) {
   std::memset(world.buffers[1].data(), 0x77, 64);
   const std::uint64_t address = link(good[0]).pair().address() + 4096;

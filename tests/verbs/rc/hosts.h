@@ -10,7 +10,8 @@ namespace bypass::verbs {
 
 using fastpath::test::Hosts;
 
-/// A world for one run of Hosts. Its links die now and then by themselves where frames are lost: that is part of it.
+/// A world for one run of Hosts. Where frames are lost, its links sometimes die by themselves. That belongs to the
+/// test.
 class RcHosts {
  public:
   struct Config {

@@ -18,9 +18,9 @@ class RcJoint final : public fastpath::test::Joint {
     Duration step = 40us;  // of the devices' time, at most, between two turns of the hosts
   };
 
-  /// The world outlives its joints, one at a time.
+  /// The world lives longer than its joints, of which there is one at a time.
   explicit RcJoint(RcWorld& world, sim::Random& random, Duration step) : world_(world), random_(random), step_(step) {
-    // A lane's credit block says nothing yet when it is offered. (Rings may say what they like.)
+    // A lane's credit block is empty when the lane is offered. (Rings may have any contents.)
     for (std::size_t i = 0; i < 2; i++) std::fill(world.memory[i].begin(), world.memory[i].end(), std::byte{0});
     good_ = world.connect();
   }
@@ -47,7 +47,7 @@ class RcJoint final : public fastpath::test::Joint {
     world_.verbs.break_after = {writes, random_.below(2)};
   }
   [[nodiscard]] bool dead() const override { return killed_ && !world_.verbs.break_after; }
-  /// Why it was not made; null: it was.
+  /// Why the link was not made; null: it was made.
   [[nodiscard]] const char* problem() const {
     if (good_) return nullptr;
     const LinkSetup* const other = world_.setups[1];

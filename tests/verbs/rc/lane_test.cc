@@ -1,7 +1,7 @@
-// The lane protocol over RC queue pairs: what tests/fastpath/random_test.cc shows over the simulated link, on a wire
-// that loses frames, with queue pairs that break in the middle of a batch. Every byte arrives, once and in order.
+// The lane protocol over RC queue pairs. It shows what tests/fastpath/random_test.cc shows over the simulated link, on
+// a wire that loses frames, with queue pairs that break in the middle of a batch. Every byte arrives once and in order.
 //
-// A failure prints its seed; BYPASS_TEST_SEED=n runs that one alone, BYPASS_TEST_LONG=1 runs ten times as many.
+// A failure prints its seed. BYPASS_TEST_SEED=n runs only that seed, BYPASS_TEST_LONG=1 runs ten times as many.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -71,7 +71,7 @@ TEST(RcLanes, SixtyFourLanesOnALinkThatDiesFiftyTimes) {
   EXPECT_GE(sum.deaths, 50U);
 }
 
-// Section 6.11 of the issue: as many connections as a server has, over one queue pair.
+// As many connections as a server has, over one queue pair.
 TEST(RcLanes, TenThousandOverOneQueuePair) {
   if (bypass::test::is_sanitized() && !bypass::test::long_form()) GTEST_SKIP() << "the release build runs it";
   using Clock = std::chrono::steady_clock;

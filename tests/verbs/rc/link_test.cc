@@ -18,7 +18,7 @@ namespace {
 class RcLinkTest : public testing::Test {
  protected:
   void SetUp() override { connect({}); }
-  /// For tests that need several, one after the other.
+  /// For tests that need several devices, one after another.
   void renew() {
     world.reset();  // there is one EngineVerbs at a time
     world = std::make_unique<RcWorld>();
@@ -138,7 +138,7 @@ TEST_F(RcLinkTest, Batch_OneDoorbell_InOrder_FewCompletions) {
   EXPECT_EQ(at_b(100), std::byte{31});
 }
 
-// A program that only writes: acknowledgements and credits are taken in all the same.
+// A program that only writes. Acknowledgements and credits are still received.
 TEST_F(RcLinkTest, SenderThatDoesNotPoll_LooksAfterSoManyRequests_OrBytes) {
   const std::size_t& polls = world->verbs.end(0).polls;
   const std::size_t before = polls;
@@ -273,7 +273,7 @@ TEST_F(RcLinkTest, Armed_OwnCompletionsWakeOnlyWhoWaitsForRoom) {
   EXPECT_GT(a().room(), 0U);
 }
 
-// What the device may have to send again is told by the device alone.
+// Only the device knows what it may have to send again.
 TEST_F(RcLinkTest, LastOfALane_IsToldOnceItIsDone) {
   Write last = small(100, 1);
   last.last_of = 7;
@@ -281,7 +281,7 @@ TEST_F(RcLinkTest, LastOfALane_IsToldOnceItIsDone) {
   post(last);
   post(small(100, 2));
   EXPECT_TRUE(poll_all(a()).empty());
-  EXPECT_FALSE(a().arm());  // and it wakes who sleeps
+  EXPECT_FALSE(a().arm());  // and it wakes the sleeper
   world->verbs.run_for(1ms);
   EXPECT_TRUE(readable(a().wait_descriptor()));
   const auto told = poll_all(a());
@@ -330,7 +330,7 @@ TEST_F(RcLinkTest, Fail_DrainsHere_AndThePeerFindsOut) {
   expect_drained(b());
 }
 
-// What had arrived before the end counts, and the link is drained after it.
+// Bytes that arrived before the end count, and the link is drained after it.
 TEST_F(RcLinkTest, MessagesBeforeTheEnd_Count) {
   for (int i = 0; i < 50; i++) post(small(100, 1));
   world->verbs.run_for(1ms);
@@ -366,7 +366,7 @@ TEST_F(RcLinkTest, SendsComeLast_TheirBuffersAreTheDevicesUntilThen) {
   expect_drained(a());
 }
 
-// Of what is under way some has changed memory without a message. Never the other way.
+// Some writes under way have changed memory and their message has not come. Never the other way round.
 TEST_F(RcLinkTest, MessagesWhileItEnds_AreAPrefix) {
   for (unsigned cut = 0; cut < 60; cut += 3) {
     renew();
@@ -486,8 +486,8 @@ TEST_F(RcLinkTest, DeviceIsGone_AllGoes) {
   expect_drained(a());
 }
 
-// Links end, and nobody looks for the device before the last of them is closed; then it is looked for, and links are
-// made anew, with the memory that was added before, and meanwhile.
+// Links end, and the device is not looked for before the last of them is closed. Then it is looked for, and links are
+// made anew, with the memory that was added before and meanwhile.
 TEST_F(RcLinkTest, DeviceThatWasLost_MakesLinksAgainOnceItIsBack) {
   RcDevice& device = *world->devices[0];
   const auto close_both = [&] {
@@ -528,7 +528,7 @@ TEST_F(RcLinkTest, DeviceThatWasLost_MakesLinksAgainOnceItIsBack) {
   }
 }
 
-// The device's own thread looks, and is not waited for by who ends it.
+// The device's own thread looks. A thread that ends the device does not wait for it.
 TEST_F(RcLinkTest, DeviceThatWasLost_IsLookedForByItsThread) {
   for (const bool comes_back : {true, false}) {
     renew();

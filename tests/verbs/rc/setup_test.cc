@@ -1,5 +1,4 @@
-// How a link comes into being: by the whole exchange over devices' engines, and with everything that may be wrong in
-// it.
+// How a link comes up: the whole exchange over devices' engines, and everything that can be wrong in it.
 #include "backends/verbs/rc/setup.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +21,12 @@ class RcSetupTest : public testing::Test {
     EXPECT_EQ(world.setups[i]->state(), state) << i << ": " << to_string(world.setups[i]->reason());
     EXPECT_STREQ(to_string(world.setups[i]->reason()), to_string(reason)) << i;
   }
-  /// The link is asked for, with `change` to what the ends say.
+  /// Asks for the link, with `change` to the records of the ends.
   void run(const RcWorld::Change& change = {}) {
     world.request();
     world.settle(change);
   }
-  /// With a change to one value of one record's end.
+  /// Runs the exchange with a change to one value in the record of one end.
   void run_with(RecordType in, const std::function<void(RcEnd&)>& change) {
     run([&](Record& record, std::vector<std::byte>& body) {
       if (record.type != in || body.size() != fastpath::kRcBodyBytes) return;
@@ -63,8 +62,8 @@ TEST_F(RcSetupTest, WholeExchange_BothEndsAreUp) {
   }
 }
 
-// The research's section 6.4: fail fast, and never the 655 ms that 0 means.
-// LINK_READY is still on its way, or has ended with its connection.
+// It fails fast, and never with the 655 ms that 0 means. LINK_READY is still under way, or was lost with its
+// connection.
 TEST_F(RcSetupTest, LaneOfferedBeforeReady_IsUp) {
   std::vector<std::byte> ready;
   world.request();
@@ -260,7 +259,8 @@ TEST_F(RcSetupTest, NothingArrives_EndsInTime) {
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
 }
 
-// Behind a router, say: both ports take more than the path between them, there or back.
+// For example behind a router: both ports take larger packets than the path between them, in one direction or the
+// other.
 TEST_F(RcSetupTest, OnlySmallerPacketsArrive_NoLink) {
   lose_large_frames_of(0);
   run();
@@ -388,7 +388,7 @@ TEST_F(RcSetupTest, DeviceLost_EndsIt) {
   EXPECT_EQ(world.devices[0]->request(8, world.memory[0], world.verbs.end(1).address(), world.verbs.now()), nullptr);
 }
 
-// Events wait until somebody looks; what happened before a link was asked for is not its failure.
+// Events wait until they are read. What happened before a link was asked for is not the link's failure.
 TEST_F(RcSetupTest, PortWasDownBefore_IsNotItsFailure) {
   world.verbs.report(0, IBV_EVENT_PORT_ERR);
   world.verbs.report(0, IBV_EVENT_PORT_ACTIVE);

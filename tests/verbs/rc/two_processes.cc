@@ -66,7 +66,7 @@ LaneAddress place_of(std::size_t i) {
           .ring_log2 = kRingLog2};
 }
 
-/// A connection's end.
+/// One end of a connection.
 struct Connection {
   Connection(bool opens, int fd, std::span<std::byte> send_buffer)
       : lane({.opens = opens}), line(fd), buffer(send_buffer) {}
@@ -286,7 +286,7 @@ void End::read(std::size_t i) {
   moved_ += n;
 }
 
-// Where the link is up, a connection of the client's offers its lane, and the server takes it.
+// If the link is up, a connection of the client offers its lane, and the server accepts it.
 void End::attach(std::size_t i) {
   Connection& c = *connections_[i];
   const bool good = up_ && end_.state() == fastpath::LinkState::kUp;
@@ -363,7 +363,7 @@ void End::turn(std::size_t i) {
 
 // --- All of it
 
-// Until something comes. What has been read and is told to nobody is told after a while.
+// Waits until something comes. Credits that were not announced are announced after a while.
 void End::sleep() {
   std::vector<pollfd> fds{{device_->descriptor(), POLLIN, 0}, {line_->descriptor(), POLLIN, 0}};
   const bool news = std::any_of(connections_.begin(), connections_.end(), [](auto& c) { return c->lane.has_news(); });

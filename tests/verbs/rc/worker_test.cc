@@ -1,4 +1,4 @@
-// RcWorker: what is handed over is run once, on another thread, and seen when it is done.
+// RcWorker: a task that is handed over runs once, on another thread. Its result is seen when it is done.
 #include "backends/verbs/rc/worker.h"
 
 #include <gtest/gtest.h>
