@@ -1,4 +1,4 @@
-// Verbs semantics: each way in which a request can fail, provoked once, and what both ends see of it.
+// Verbs semantics: each way in which a request can fail, caused once, and what both ends see.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -251,7 +251,7 @@ TEST(RemoteErrors, RequestsBehindTheFailedOne_AreFlushedAndDoNothing) {
   EXPECT_EQ(*pair.b.end.at(64), std::byte{});
 }
 
-// --- Nobody there, nobody ready
+// --- No peer, or a peer that is not ready
 
 TEST(Retries, SilentPeer_IsGivenUpAfterTheRetries) {
   PairConfig config{.timeout = 10, .retries = 3};  // 4.19 ms
@@ -330,7 +330,7 @@ TEST(Rnr, RetriesUsedUp_IsAnError) {
 TEST(Fence, HoldsBackWhatFollowsAnUnansweredRead) {
   Pair pair;
   pair.fabric.wire().set_impairment({.delay = 100us});
-  // Without the fence the write would leave at once, before the read's answer does.
+  // Without the fence the write would leave at once, before the answer to the read does.
   constexpr std::byte kWriteOnly{0x0a}, kReadResponseOnly{0x10};
   bool answered = false, written_early = false;
   pair.fabric.wire().set_filter([&](std::size_t, std::span<const std::byte> frame) {

@@ -11,8 +11,8 @@ namespace {
 
 using sim::Bytes;
 
-// Each end's region: places of receive requests and for the peer's writes, words for its atomic operations, bytes for
-// it to read; then what the end sends from and reads into.
+// The region of each end. First: places for receive requests and for the peer's writes, words for its atomic
+// operations, bytes for it to read. Then: what the end sends from and reads into.
 constexpr std::size_t kSlot = 4096, kSlots = 16, kMost = 4000;
 constexpr std::size_t kReceives = 0, kWritten = kSlots * kSlot, kSum = 2 * kSlots * kSlot, kWord = kSum + 64;
 constexpr std::size_t kReadable = 140'000, kReadableBytes = 20'000;
@@ -139,7 +139,7 @@ void Exchange::check_receive(Side& side, const Side& other, const ibv_wc& wc) {
   ASSERT_TRUE(is_there(slot + kFirst, Bytes(kGap))) << "between the elements";
 }
 
-// A completion stands for those before it that were not to be told.
+// A completion also stands for the unsignaled requests before it.
 void Exchange::check_send(Side& side, const ibv_wc& wc) {
   ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << wc.opcode;
   ASSERT_GE(wc.wr_id, side.done);
@@ -185,7 +185,7 @@ std::size_t Exchange::some_length() {
   return random_.chance(0.1) ? 0 : random_.below(kMost + 1);
 }
 
-// New bytes in the next request's place to send from.
+// Puts new bytes into the next request's place to send from.
 Bytes Exchange::fill(Side& side, std::size_t length) {
   const std::size_t at = kSource + side.requests.size() % kSlots * kSlot;
   side.half.end.fill(at, length, static_cast<unsigned>(side.salt + side.requests.size()));
@@ -274,7 +274,7 @@ void Exchange::post_write(Side& side, bool imm) {
   post(side, request, {&sge, 1}, {.opcode = IBV_WC_RDMA_WRITE, .pieces = {piece}});
 }
 
-// Into two elements.
+// The bytes go into two elements.
 void Exchange::post_read(Side& side) {
   const std::size_t length = 2 + random_.below(kReadableBytes - 1), first = 1 + random_.below(length - 1);
   const std::size_t from = kReadable + random_.below(kReadableBytes - length + 1);
@@ -288,7 +288,7 @@ void Exchange::post_read(Side& side) {
        {.opcode = IBV_WC_RDMA_READ, .length = length, .pieces = std::move(pieces)});
 }
 
-// What is read is sent back, which the fence alone makes right.
+// Bytes that were read are sent back. Only the fence makes that right.
 void Exchange::post_forward(Side& side) {
   const std::size_t length = 1 + random_.below(kMost), from = kReadable + random_.below(kReadableBytes - length + 1);
   const std::size_t to = kInto + side.requests.size() % kSlots * kIntoSlot;

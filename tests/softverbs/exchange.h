@@ -1,5 +1,5 @@
-// A program of all that a reliable connection can do, both ends at once, at random and with everything checked: bytes,
-// lengths, immediates, what atomic operations found, and the order of completions.
+// A program that does everything that a reliable connection can do. Both ends work at once, at random, and everything
+// is checked: bytes, lengths, immediates, what atomic operations found, and the order of completions.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct ExchangeConfig {
 class Exchange {
  public:
   Exchange(const sim::Impairment& impairment, std::uint64_t seed, const ExchangeConfig& config);
-  /// To its end, with so many operations of each side; failures are the test's.
+  /// Runs to its end, with that many operations of each side. Failures are failures of the test.
   void run(int operations);
   [[nodiscard]] int drained() const { return drained_; }
 

@@ -58,7 +58,7 @@ class End {
     return {address(offset), static_cast<std::uint32_t>(length), Device::lkey(*mr_)};
   }
   std::uint32_t rkey() { return Device::rkey(*mr_); }
-  /// Bytes that tell where they are from.
+  /// Bytes that show where they are from.
   void fill(std::size_t offset, std::size_t length, unsigned salt);
   bool holds(std::size_t offset, std::size_t length, unsigned salt);
 
@@ -90,9 +90,9 @@ class Fabric {
   void run_for(Duration limit) {
     run_until([] { return false; }, limit);
   }
-  /// How the ends poll: as a program that is about, or as one that is elsewhere.
+  /// How the ends poll: as a program that polls all the time, or as one that is away.
   Acks acks = Acks::kSend;
-  /// Until nothing is on its way or due within `limit`.
+  /// Runs until nothing is under way or due within `limit`.
   void settle(Duration limit = 10s);
 
  private:
@@ -104,7 +104,7 @@ class Fabric {
   Instant now_ = Instant{} + 1s;
 };
 
-/// What a connection's ends are told; a test changes what it is about.
+/// The parameters of a connection's ends; a test changes those that it is about.
 struct PairConfig {
   ibv_qp_type type = IBV_QPT_RC;
   ibv_mtu mtu = IBV_MTU_1024;

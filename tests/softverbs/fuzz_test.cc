@@ -1,6 +1,6 @@
-// A hostile wire: RoCE packets with anything changed in them and a right ICRC, in any order. No byte outside of
-// registered memory is read or written, nor between the elements of a request (AddressSanitizer and the guards around
-// them say so), and nothing is written without the right to.
+// A hostile wire: RoCE packets with anything changed and a right ICRC, in any order. No byte outside of registered
+// memory, or between the elements of a request, is read or written. AddressSanitizer and the guards around them check
+// that. Nothing is written without the right to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ class Hostile {
       end_.device().post_receive(*half.qp, request);
   }
 
-  // A queue pair that the fuzz has broken is mended, and has receive requests and requests under way.
+  // Repairs a queue pair that the fuzz has broken. It then has receive requests, and requests under way.
   void keep_alive(Half& half) {
     if (half.state() != IBV_QPS_RTS) {
       half.to_state(IBV_QPS_RESET);
@@ -171,7 +171,7 @@ class Hostile {
     return values.begin()[random_.below(values.size())];
   }
 
-  // Mostly what could be right: packets that are refused at the door find nothing.
+  // Mostly packets that could be right: packets that are refused at once find no faults.
   std::uint64_t address() {
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard);
     switch (random_.below(4)) {
@@ -249,7 +249,7 @@ class Hostile {
         frame[14 + random_.below(frame.size() - 14)] = static_cast<std::byte>(random_.next());
     }
     if (random_.chance(0.05)) frame.resize(1 + random_.below(frame.size()));
-    // Most of it is signed again: lengths that lie must be found out by looking at them.
+    // Most packets get a right ICRC again. So wrong lengths must be found by looking at them.
     const std::size_t ip_len = frame.size() > 60 ? std::to_integer<std::size_t>(frame[14] & std::byte{0x0f}) * 4 : 0;
     if (random_.chance(0.9) && frame.size() > 60 && 14 + ip_len <= frame.size()) fix_sums(frame);
   }
@@ -292,7 +292,7 @@ TEST_P(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
     sum.rx_held += hostile->counters().rx_held;
     if (HasFailure()) return;
   }
-  // It is a fuzzer that gets through the door.
+  // The fuzzer gets past the first checks.
   EXPECT_TRUE(written);
   EXPECT_TRUE(received);
   EXPECT_TRUE(read_into);

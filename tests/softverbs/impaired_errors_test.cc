@@ -1,5 +1,5 @@
-// Each way in which a reliable connection's request can fail, over wires that lose, double, reorder and harm packets:
-// the right status, in its place, everything before it done, everything behind it flushed and without effect.
+// Each way in which a reliable connection's request can fail, over wires that lose, double, reorder and damage packets.
+// The status is right and in its place. Everything before it is done. Everything after it is flushed and has no effect.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,8 +49,8 @@ class Failing {
   }
 
   void run() {
-    // A peer in error says nothing twice: what only it could repeat (the answer to a read, and acknowledgements that no
-    // NAK stands for) is there before.
+    // A peer in the error state sends nothing twice. What only it could repeat (the answer to a read, and
+    // acknowledgements that no NAK replaces) has arrived before.
     post_good();
     if (fault_.refused || fault_.silence) wait_for_all();
     if (fault_.refused) post_messages();
@@ -65,7 +65,7 @@ class Failing {
     check();
   }
 
-  // --- For faults to be made of
+  // --- What faults are made of
 
   void send(const SendRequest& request, std::size_t length) {
     const ibv_sge sge = pair.a.end.sge(0, length);
@@ -84,7 +84,7 @@ class Failing {
     return {.opcode = opcode, .remote_addr = pair.b.end.address(offset), .compare_add = 1};
   }
 
-  // Until all that was posted is done.
+  // Runs until all posted requests are done.
   void wait_for_all() {
     const bool ended = pair.fabric.run_until(
         [&] {
@@ -112,7 +112,7 @@ class Failing {
     return (syndrome & kAckKindMask) == kNakKind && syndrome != kNakSequence;
   }
 
-  // A peer says once why it ends. Either that comes, whatever else is lost, or it does not.
+  // A peer says once why it ends. That comes or does not come, whatever else is lost.
   sim::Fate fate(std::size_t from, std::span<const std::byte> frame) {
     if (silent_) return {.copies = 0};
     if (holds_last_back && from == 0 && is_roce(frame) && frame[kOpcodeAt] == kWriteLastImm) return {.copies = 0};
@@ -174,7 +174,7 @@ class Failing {
     if (expected != 0) {
       EXPECT_EQ(events[0].type, fault_.event);
     }
-    // The good ones' bytes are there; the failed one's and those of what is behind it are not.
+    // The bytes of the good requests are there. Those of the failed request and of later ones are not.
     EXPECT_TRUE(pair.b.end.holds(200'000, kMessage, 5));
     EXPECT_TRUE(pair.b.end.holds(300'000, kMessage, 5));
     EXPECT_TRUE(std::all_of(pair.b.end.at(kUntouched), pair.b.end.at(kUntouched + kMessage),
@@ -239,7 +239,7 @@ void into_an_unregistered_receive(Failing& f) {
   f.send({}, kMessage);
 }
 
-// The last packet finds a receive request, and the region gone.
+// The last packet finds a receive request, but the region has gone.
 void region_gone_before_the_last_packet(Failing& f) {
   End& end = f.pair.b.end;
   constexpr std::size_t kAt = 700'000;
@@ -256,7 +256,7 @@ void region_gone_before_the_last_packet(Failing& f) {
   f.holds_last_back = false;
 }
 
-// --- Nobody answers
+// --- The peer does not answer
 
 void to_nobody_ready(Failing& f) {
   f.send({}, kMessage);

@@ -1,4 +1,5 @@
-// Reliable connections over a wire that loses, doubles, reorders and harms packets: everything arrives, once, in order.
+// Reliable connections over a wire that loses, doubles, reorders and damages packets. Everything arrives, once and in
+// order.
 #include <gtest/gtest.h>
 
 #include <tuple>

@@ -1,5 +1,5 @@
-// The unreliable services over wires that lose, double, reorder and harm packets: what arrives is whole and right, and
-// arrives as often and in the order as the wire has carried it.
+// The unreliable services over wires that lose, double, reorder and damage packets. A message that arrives is whole and
+// right. Messages arrive as often, and in the order, as the wire has carried them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ const std::array<Service, 4> kServices = {{
     {"UdIpv6", IBV_QPT_UD, IBV_WR_SEND_WITH_IMM, 0},
 }};
 
-// Messages of one direction, each with its number as immediate, which says what it has to be.
+// Messages of one direction. Each has its number as its immediate, which says what it must contain.
 class Stream {
  public:
   Stream(const ImpairedWire& wire, const Service& service, std::uint64_t seed)
@@ -97,7 +97,7 @@ class Stream {
     arrived_.push_back(i);
   }
 
-  // What nothing on the way may change.
+  // Fields that nothing on the way may change.
   void check_header(const ibv_wc& wc, const std::byte* header) {
     ASSERT_NE(wc.wc_flags & IBV_WC_GRH, 0U);
     ASSERT_EQ(wc.src_qp, Device::qpn(*pair_.a.qp));
@@ -109,7 +109,8 @@ class Stream {
     ASSERT_EQ(header[v4 ? 20 + 9 : 6], std::byte{17}) << "UDP";
   }
 
-  // A packet that the wire has doubled is a message once more if it is one by itself; a message of several is not.
+  // If the wire doubles a packet that is a whole message, the message comes twice. A message of several packets does
+  // not.
   void check_order() {
     const bool doubles = wire_.duplicate > 0, reorders = wire_.reorder > 0;
     for (std::size_t i = 1; i < arrived_.size() && !reorders; i++) {
@@ -126,7 +127,7 @@ class Stream {
     EXPECT_GT(arrived_.size(), kMessages / 2);
   }
 
-  // A write that has not arrived may have left its beginning, and nothing beside.
+  // A write that has not arrived may have written its beginning, and nothing else.
   void check_written() {
     for (std::uint64_t i = 0; i < kMessages; i++) {
       const std::byte* at = pair_.b.end.at(place_of(i));

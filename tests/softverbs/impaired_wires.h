@@ -24,15 +24,15 @@ inline const std::array<ImpairedWire, 7> kImpairedWires = {{
     {"narrow", {.loss = 0.01, .delay = 20us, .bits_per_second = 1'000'000'000, .queue_frames = 40}},
 }};
 
-/// From now on. Both ends know the other's MAC, as programs do that have waited for it before they connect: a question
-/// for it that is lost is asked again much later than packets are.
+/// Changes the wire from now on. Both ends know the other's MAC, like programs that have waited for it before they
+/// connect: a lost question for it is asked again much later than packets are.
 void impair(Pair& pair, const sim::Impairment& impairment);
 /// An IPv4 frame with a RoCE packet; its headers are where they always are.
 bool is_roce(std::span<const std::byte> frame);
 inline constexpr std::size_t kOpcodeAt = 42, kSyndromeAt = 54;  // of an acknowledgement
-/// Takes the mark off a packet that says it is of an end of ours: lost ones are repaired by going back, then.
+/// Removes the mark that says that a packet is from a library's end. Then lost packets are repaired by going back.
 void unmark(sim::Bytes& frame);
-/// … off all of them.
+/// … from all packets.
 void make_strangers(sim::Wire& wire);
 
 inline std::string name_of(const ImpairedWire& wire) {

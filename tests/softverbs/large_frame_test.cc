@@ -1,4 +1,4 @@
-// A frame beyond the MTU in the pieces of a card.
+// A frame above the MTU, in the pieces that a card makes.
 #include "softverbs/engine/wire/large_frame.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct Large {
     bytes[kTcp + 4] = bytes[kTcp + 5] = bytes[kTcp + 6] = std::byte{0xff};  // the sequence number wraps on the way
     bytes[kTcp + 12] = std::byte{0x50};
     bytes[kTcp + 13] = std::byte{0x99};  // CWR, ACK, PSH, FIN
-    // Over two buffers, the first of which ends inside the payload.
+    // The frame lies in two buffers. The first ends inside the payload.
     const std::size_t first = std::min<std::size_t>(bytes.size(), 1000);
     segments[0].data = bytes.data();
     segments[0].len = static_cast<std::uint32_t>(first);

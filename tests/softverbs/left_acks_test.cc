@@ -1,4 +1,5 @@
-// Acknowledgements that a poll leaves to the next one: out of the way of what the program answers, and never for long.
+// Acknowledgements that a poll leaves to the next poll. They do not delay what the program answers, and they are never
+// left for long.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::size_t kOpcodeAt = 42, kThere = 5'000, kBack = 6'000;
 
-/// A pair whose second half is polled by the test, at one moment; what it sends is noted.
+/// A pair. The test polls its second half, at one moment, and records what it sends.
 struct Conversation {
   Conversation() {
     for (Half* half : {&pair.a, &pair.b}) {  // who are neighbours by then
@@ -53,7 +54,7 @@ struct Conversation {
   }
   std::size_t poll(Acks acks) { return pair.b.end.device().poll(pair.fabric.now(), acks); }
   bool is_pending() { return pair.b.end.device().output_pending(); }
-  /// The first half hears of it.
+  /// The first half receives it.
   ibv_wc_status outcome() {
     pair.fabric.settle();
     return only(pair.a.end).status;
@@ -125,7 +126,7 @@ TEST(LeftAcks, DataAndRefusals_AreNotLeft) {
   EXPECT_EQ(c.pair.b.counters().tx_rnr_nak, 1U);
 }
 
-// The write before it was good, and the peer is told so by the refusal.
+// The write before it was good. The refusal tells the peer so.
 TEST(LeftAcks, ARefusalComesAtOnce_ForAllBeforeItToo) {
   Conversation c;
   c.ask(IBV_WR_RDMA_WRITE, 8);
@@ -142,7 +143,7 @@ TEST(LeftAcks, ARefusalComesAtOnce_ForAllBeforeItToo) {
   EXPECT_EQ(all[1].status, IBV_WC_REM_ACCESS_ERR);
 }
 
-// A program that has what it waited for ends its queue pair: what has been done is acknowledged before that.
+// A program that has what it waited for ends its queue pair. What has been done is acknowledged before that.
 TEST(LeftAcks, AQueuePairThatEnds_HasSentIts) {
   Conversation destroyed, reset;
   for (Conversation* c : {&destroyed, &reset}) {

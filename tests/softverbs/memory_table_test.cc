@@ -1,4 +1,4 @@
-// Keys of registered memory: nobody can tell one from another, and an old one names nothing.
+// Keys of registered memory: nobody can guess one from another, and an old key names nothing.
 #include "softverbs/engine/memory_table.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST_F(MemoryTableTest, ManyComeAndGo_EachIsFound) {
   }
 }
 
-// One key says nothing of the next one, and another device's keys are others.
+// One key does not reveal the next one, and another device has other keys.
 TEST_F(MemoryTableTest, Keys_AreUnlike) {
   MemoryTable elsewhere{1000, {1, 3}};
   std::set<std::uint32_t> seen;

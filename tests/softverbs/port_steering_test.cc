@@ -1,4 +1,4 @@
-// What a device tells a port that steers: which flows each rule is, once however many rules share them.
+// What a device tells a port that steers: which flows each rule is, once, however many rules share them.
 #include "softverbs/engine/port_steering.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using bypass::test::ip;
 using bypass::test::mac;
 using bypass::test::NoWire;
 
-// A port without frames that keeps a list of its flows, and has none to give of those that are somebody else's.
+// A port without frames that keeps a list of its flows. It refuses flows that belong to another process.
 class SteeringPort final : public NoWire {
  public:
   SteeringPort() : NoWire({.mtu = 1500, .steering = true}) {}

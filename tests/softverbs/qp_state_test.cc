@@ -154,13 +154,13 @@ TEST_P(QpStateTable, AnIllegalEdge_IsRefusedWhateverIsNamed) {
     EXPECT_EQ(check(from, to, 0), EINVAL);
     EXPECT_EQ(check(from, to, kAttributes), EINVAL);
     each_attribute([&](unsigned bit) { EXPECT_EQ(check(from, to, IBV_QP_STATE | bit), EINVAL) << bit; });
-    // … and with all that the legal edges out of there want.
+    // … and with all attributes that the legal edges out of there need.
     for (const Edge& edge : GetParam().edges)
       EXPECT_EQ(check(from, to, IBV_QP_STATE | edge.attributes.required), EINVAL) << edge.to;
   });
 }
 
-// The table's answer is the device's: what it refuses changes nothing.
+// The device answers as the table does. A refused change changes nothing.
 TEST_P(QpStateTable, TheDevice_GoesWhereTheTableLetsIt) {
   Fabric fabric;
   End& end = fabric.add_end();

@@ -47,7 +47,7 @@ class Raw : public ::testing::Test {
     fabric.wire().inject(0, frame);
     fabric.run_for(1us);
   }
-  // Whom the frames went to since the last call.
+  // The queue pairs that got the frames since the last call.
   std::vector<std::uint32_t> takers() {
     std::vector<std::uint32_t> all;
     for (const ibv_wc& wc : end.poll()) all.push_back(wc.qp_num);
@@ -338,7 +338,7 @@ TEST_F(Raw, LargeSegments_AreRefusedWhereThePortCutsNone) {
   EXPECT_EQ(end.device().max_tso(), 0U);
 }
 
-// A card's own checksums: asked for with the lengths that say where they lie, and told when they were right.
+// A card's own checksums. They are requested with the lengths that say where they lie, and reported if they were right.
 TEST(RawOffload, ThePortsChecksums_AreUsedInBothDirections) {
   Fabric fabric;
   EndConfig config;
@@ -398,7 +398,7 @@ TEST(RawTso, LargeSegment_IsCutByThePort) {
   probe.free(std::span{frames}.first(n));
   EXPECT_EQ(only(end).opcode, IBV_WC_TSO);
 
-  // What cannot be cut is too long as it is: lost, as on a card's way out.
+  // A frame that cannot be cut is too long. It is lost, as on a card's way out.
   const auto lost = [&](auto change, std::uint16_t mss = 1000) {
     Bytes bad = header;
     change(bad);

@@ -1,4 +1,4 @@
-// Reliable connections: every operation, on a wire that loses nothing.
+// Reliable connections: every operation, on a wire without loss.
 #include <gtest/gtest.h>
 
 #include "softverbs/engine/qp/qp.h"
@@ -183,7 +183,7 @@ TEST(Rc, CompareAndSwap_SwapsOnlyWhatIsEqual) {
   EXPECT_EQ(word(pair.a.end, 16), 42U) << "found, and not equal to 0";
 }
 
-// So many reads, posted at once, all come whole.
+// That many reads, posted at once, all come whole.
 void expect_reads(Pair& pair, std::size_t count) {
   for (std::size_t i = 0; i < count; i++) {
     pair.b.end.fill(i * 3000, 3000, static_cast<unsigned>(i));
@@ -201,7 +201,7 @@ TEST(Rc, ReadsBeyondTheLimit_WaitForTheirTurn) {
   expect_reads(pair, 20);
 }
 
-// They count for the life of a connection: after 2^32 reads from the beginning again.
+// The counters run for the life of a connection. After 2^32 reads they begin again.
 TEST(Rc, ReadsCountersWrapRound_NothingIsLost) {
   for (const std::uint8_t limit : {1, 3, 10, 127}) {
     Pair pair(PairConfig{.rd_atomic = limit});
@@ -317,7 +317,7 @@ TEST(Rc, NothingIsLeftBehind_InThePorts) {
     pair.a.send(send_of(1), 0, 20'000);
   }
   pair.fabric.settle();
-  // What lies at hand for sending apart.
+  // Frames that are ready for sending do not count.
   EXPECT_LE(pair.a.end.port().buffers_out(), 32U);
   EXPECT_LE(pair.b.end.port().buffers_out(), 32U);
 }

@@ -1,5 +1,5 @@
-// Refusals on the wire: what a stranger's NAK does to our requests, and which of ours a stranger's fault is answered
-// with (InfiniBand specification, 9.7.5.2 and tables 45 to 47).
+// Refusals on the wire: what a stranger's NAK does to our requests, and with which of ours a stranger's fault is
+// answered (InfiniBand specification, 9.7.5.2 and tables 45 to 47).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST_P(Refused, TheRequestFails_ThoseBeforeAreDone_ThoseBehindAreFlushed) {
   EXPECT_EQ(half.state(), IBV_QPS_ERR);
 }
 
-// The read's answer is lost, not refused: it is asked for again, and the refusal waits.
+// The answer to the read is lost, not refused. It is asked for again, and the refusal waits.
 TEST_P(Refused, ARequestBehindARead_FailsWhenTheReadIsDone) {
   end.fill(0, 8, 1);
   half.send({.wr_id = 0, .opcode = IBV_WR_RDMA_READ}, 100, 8);

@@ -1,5 +1,5 @@
-// Repair between two ends of ours: what is lost is sent again and hardly anything else; what has come before its turn
-// waits, within bounds, and shows nothing before that.
+// Repair between two ends with the library. A lost packet is sent again, and hardly anything else. A packet that comes
+// before its turn waits, within bounds, and has no effect before that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kData = 500;  // frames of so many bytes carry payload
 constexpr std::size_t kLength = 100 * 1024, kInto = 500'000;
 
-/// Two ends that have spoken, and so know what the other is. Packets with payload are counted, and some are lost.
+/// Two ends that have exchanged packets, and so know what the other is. Packets with payload are counted, and some are
+/// lost.
 struct Link {
   explicit Link(const PairConfig& config = {}, std::uint64_t seed = 1) : pair(config, seed), random(seed) {
     pair.a.send({.opcode = IBV_WR_RDMA_WRITE, .remote_addr = pair.b.end.address(0), .rkey = pair.b.end.rkey()}, 0, 8);
@@ -32,7 +33,8 @@ struct Link {
   SendRequest request(ibv_wr_opcode opcode) {
     return {.opcode = opcode, .remote_addr = pair.b.end.address(kInto), .rkey = pair.b.end.rkey()};
   }
-  /// One operation of kLength bytes, to its end. Its packets that were sent beyond what it takes without a loss.
+  /// Runs one operation of kLength bytes to its end. Returns how many packets were sent beyond those that it takes
+  /// without loss.
   std::size_t again(ibv_wr_opcode opcode) {
     const bool read = opcode == IBV_WR_RDMA_READ;
     End& from = read ? pair.b.end : pair.a.end;
@@ -68,7 +70,7 @@ TEST_P(Repair, LostPackets_AloneAreSentAgain) {
 }
 
 TEST_P(Repair, ALostRepetition_IsRepeatedWithoutWaitingForTheTimer) {
-  // The repetition of the fifth is under the next ones, wherever the sender was when it heard of the loss.
+  // The repetition of the fifth packet is among the next ones, wherever the sender was when it heard of the loss.
   for (std::size_t second = 6; second < 30; second++) {
     Link link;
     link.lose = {5, second};

@@ -1,4 +1,4 @@
-// RoCE packets made by hand, as a peer of somebody else's making would send them.
+// RoCE packets made by hand, as a peer with other software would send them.
 #pragma once
 
 #include <span>
@@ -26,7 +26,7 @@ IpAddress link_local(std::uint8_t n);
 /// From 10.9.0.2 or fe80::ff:fe00:2 (02::2) to 10.9.0.1 or fe80::ff:fe00:1 (02::1): headers, what `rest` says
 /// (extensions and payload), padding, ICRC.
 sim::Bytes roce_frame(const RoceOptions& options, std::span<const std::byte> rest);
-/// Makes the IP header's checksum and the ICRC right again after a test has changed the frame.
+/// Corrects the IP header's checksum and the ICRC after a test has changed the frame.
 void fix_sums(sim::Bytes& frame);
 
 /// Appends the bytes of wire structures.

@@ -135,7 +135,7 @@ TEST(QpState, ResetAndAgain_StartsAfresh) {
   }
 }
 
-// Of two queue pairs at one completion queue, what the other one has done stays to be seen.
+// Two queue pairs share a completion queue. Completions of the other one can still be polled.
 TEST(QpState, Reset_ForgetsCompletionsThatNobodyHasSeen) {
   constexpr std::uint32_t kDepth = 4;
   Pair pair(PairConfig{.depth = kDepth});

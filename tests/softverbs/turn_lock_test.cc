@@ -1,4 +1,4 @@
-// The adapter's lock: one holder at a time, and nobody sleeps for ever.
+// The adapter's lock: one holder at a time, and no thread sleeps for ever.
 #include "softverbs/abi/turn_lock.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What lies on the wire, byte by byte, and what the device answers to a peer that is not ours: as Linux's soft-RoCE
-// was seen to do it.
+// The bytes on the wire, one by one, and what the device answers to a peer without the library. The expected answers
+// were seen from Linux's soft-RoCE.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -227,7 +227,7 @@ TEST(Neighbours, PeerWithAnotherCard_IsFoundAgain) {
   pair.b.receive(1, 0, 8);
   pair.a.send({}, 0, 8);
   pair.fabric.settle();
-  // The peer's address is announced from elsewhere: what is known follows.
+  // The peer's address is announced from another MAC. The device follows.
   pair.fabric.wire().inject(
       0, bypass::test::arp_frame({.from_mac = mac(9), .sender_mac = mac(9), .target_ip = "10.9.0.2"}));
   pair.fabric.run_for(1us);

@@ -95,7 +95,7 @@ BENCHMARK(OptionsOfASynWritten);
 
 // --- Send ring
 
-/// A request or an answer: written, sent, acknowledged, and the block goes back.
+/// A request or an answer: it is written, sent and acknowledged, and the block is returned.
 void RingWriteAndAcknowledge(benchmark::State& state) {
   Arena arena;
   SendRing ring;
@@ -164,7 +164,8 @@ void ReassemblyBehindOneHole(benchmark::State& state) {
 }
 BENCHMARK(ReassemblyBehindOneHole)->Arg(10)->Arg(1000);
 
-/// The array of islands full, each new frame between two of them and none touching: refused after the whole scan.
+/// The array of islands is full. Each new frame lies between two of them and touches none. It is refused after the
+/// whole scan.
 void ReassemblyUnderAttack(benchmark::State& state) {
   Arena arena;
   Reassembly queue;
@@ -198,7 +199,7 @@ void ScoreboardAckWithoutLoss(benchmark::State& state) {
 }
 BENCHMARK(ScoreboardAckWithoutLoss);
 
-/// Each ACK brings a new range until the array is full, at worst at its front: per ACK.
+/// Each ACK brings a new range until the array is full, in the worst case at its front. The time is per ACK.
 void ScoreboardUnderAttack(benchmark::State& state) {
   Arena arena;
   Scoreboard board;

@@ -13,7 +13,7 @@
 namespace bypass::test {
 namespace {
 
-// A port that takes everything and gives nothing; its frames come back when they are sent.
+// A port that takes every frame and delivers none. Its frames come back when they are sent.
 class NullPort final : public Port {
  public:
   explicit NullPort(PortCaps caps) : caps_(caps) {
@@ -67,7 +67,7 @@ class NullPort final : public Port {
   std::vector<Packet*> free_;
 };
 
-// One host with established connections, whose peer is this program's arithmetic.
+// One host with established connections. This program computes what their peer would send.
 class Bench {
  public:
   explicit Bench(std::size_t connections, PortCaps caps = {}) : port_(caps), arena_(std::size_t{64} << 20) {
@@ -225,7 +225,7 @@ void output_small(benchmark::State& state) {
 }
 BENCHMARK(output_small);
 
-// A server's turn: question in, read, answer out; its ACK rides on the next question.
+// A server's turn: a question comes in, is read and answered. The ACK comes with the next question.
 void ping_pong(benchmark::State& state) {
   Bench bench(static_cast<std::size_t>(state.range(0)), checksumming());
   std::size_t i = 0;

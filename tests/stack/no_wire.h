@@ -1,4 +1,4 @@
-// NoWire: a port with nothing behind it, for tests of what a port is told, and of hosts that need one.
+// NoWire: a port with nothing behind it. It is for tests of what a port is told, and of hosts that need a port.
 #pragma once
 
 #include "stack/frame/port.h"

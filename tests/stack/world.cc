@@ -96,7 +96,7 @@ std::uint16_t Host::take_events(void* user) {
 }
 
 Instant Host::next_turn(Instant now) {
-  // A full device says nothing when it has room again; a real loop spins or sleeps a little.
+  // A full device does not report when it has room again. A real loop spins or sleeps a little.
   constexpr Duration kDeviceRetry = 5us;
   const bool blocked = stack_->output_pending() || context_.queue(0).pending() != 0;
   return std::min(stack_->next_timeout(), blocked ? now + kDeviceRetry : kNever);

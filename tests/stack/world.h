@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 IpAddress ip(const char* text);
 /// 02:00:00:00:00:last
 MacAddress mac(unsigned last);
-/// Everything a card can do, as virtio does it.
+/// Everything that a card can do, as virtio does it.
 PortCaps offloading_caps();
 
 struct HostConfig {
@@ -62,7 +62,7 @@ class Host {
   std::size_t poll(Instant now);
   /// Events posted for that user pointer since the last call.
   std::uint16_t take_events(void* user);
-  /// When the host next wants a turn: its timers, or output that waits for the device.
+  /// When the host next needs a turn: for its timers, or for output that waits for the device.
   [[nodiscard]] Instant next_turn(Instant now);
 
  private:
@@ -82,7 +82,7 @@ class World {
 
   /// Hosts get the wire's ports in order: host 0 is port 0.
   Host& add_host(const HostConfig& config);
-  /// A bare port: what a test sends and reads frame by frame. Add it after the hosts.
+  /// A bare port: a test sends and reads each of its frames. Add it after the hosts.
   sim::SimPort& add_probe(unsigned mac_last = 99);
   Host& host(std::size_t index) { return *hosts_[index]; }
   sim::Wire& wire() { return wire_; }
@@ -93,7 +93,7 @@ class World {
   }
   /// Runs until `done` holds; false when `limit` passed first. It is asked after every turn and may use the stacks.
   bool run_until(const std::function<bool()>& done, Duration limit = 10s);
-  /// Every frame that lies at a bare port.
+  /// All frames that lie at a bare port.
   std::vector<sim::Bytes> read(sim::SimPort& probe);
 
  private:
@@ -105,7 +105,7 @@ class World {
   Instant now_{};
 };
 
-/// Frames made by hand. Checksums are right; a test breaks what it wants broken.
+/// Frames made by hand. Checksums are right; a test breaks what it wants to break.
 struct Ipv4Options {
   const char* from = "10.9.0.2";
   const char* to = "10.9.0.1";

@@ -9,7 +9,7 @@
 namespace bypass {
 namespace {
 
-// Lengths about whole pieces, at places that do not go with each other: the bytes arrive, and none beside them changes.
+// Lengths near whole pieces, at addresses of different alignment. The bytes arrive, and no other byte changes.
 TEST(Copy, EveryLengthAboutAPiece_IsWhole) {
   constexpr std::size_t kMost = 5000, kAround = 64;
   std::vector<std::byte> from(kMost + kAround);

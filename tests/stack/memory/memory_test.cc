@@ -90,7 +90,7 @@ TEST(Memory, TooSmallARegion_IsRefused) {
   EXPECT_EQ(Memory::create(page, sizeof page, sizeof page), nullptr);
 }
 
-/// Blocks with their contents, beside the allocator: the one that overlaps destroys a neighbour's bytes.
+/// Blocks with their contents, kept beside the allocator. A block that overlaps another would destroy its bytes.
 class Model {
  public:
   Model(Memory& memory, std::uint64_t seed) : memory_(memory), dice_(seed) {}
@@ -102,7 +102,7 @@ class Model {
   void release_all() {
     while (!blocks_.empty()) release(blocks_.size() - 1);
   }
-  /// A death: some blocks are lost by their owners, lists and counters are rubbish.
+  /// A death: the owners of some blocks have lost them, and lists and counters are garbage.
   void rebuild() {
     memory_.begin_rebuild();
     for (std::size_t i = 0; i < blocks_.size();) {

@@ -1,4 +1,4 @@
-// What the tests of the arena's parts share: a region of address space like the real one, and seeded chance.
+// What the tests of the arena's parts share: a region of address space like the real one, and a seeded generator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class Dice {
  public:
   explicit Dice(std::uint64_t seed) : engine_(seed) {}
   std::uint64_t below(std::uint64_t bound) { return engine_() % bound; }
-  /// 1 … 2^bits, small and large numbers alike.
+  /// 1 … 2^bits, where small and large numbers are equally likely.
   std::uint64_t spread(unsigned bits) { return 1 + below(std::uint64_t{1} << below(bits + 1)); }
   bool chance(unsigned percent) { return below(100) < percent; }
 

@@ -124,7 +124,7 @@ TEST(Slab, Rebuilt_KeepsTheLivingAndReusesTheRest) {
   for (int i = 0; i < 300; i++) things.push_back(slab->allocate());
   for (std::size_t i = 0; i < things.size(); i += 2) slab->free(things[i]);
   const std::size_t capacity = slab->capacity();
-  // Rubbish where dead objects lie; nothing there may matter.
+  // Garbage where dead objects lie. Nothing there may matter.
   for (std::size_t i = 0; i < things.size(); i += 2) std::memset(static_cast<void*>(things[i]), 0xa5, sizeof(Thing));
 
   memory->begin_rebuild();

@@ -1,4 +1,4 @@
-// What the network and UDP hold, moved to the arena, where every process of a family can read it.
+// Frames that the network and UDP hold, moved to the arena, where every process of a family can read them.
 #include "backends/sim/offload.h"
 #include "stack/net/one_host.h"
 #include "stack/udp/udp_impl.h"
@@ -18,7 +18,7 @@ class ArenaMove : public OneHost {
     return stayed;
   }
   std::size_t used() { return host.memory().stats().used_bytes; }
-  // Frames out of the port's pool, what lies at hand for sending left out.
+  // Frames out of the port's pool, without those that are ready for sending.
   std::size_t held() { return leaked(); }
   void deliver(int count) {
     for (int i = 0; i < count; i++) world.wire().inject(0, udp_frame({}, 9, 7, bytes_of(text(i))));
@@ -41,7 +41,7 @@ class ArenaMove : public OneHost {
     host.udp().pop(host.ctx(), *endpoint);
     return got;
   }
-  // Every buffer that the port has left; the caller gives them back.
+  // Takes every buffer that the port has left. The caller returns them.
   std::vector<Packet*> take_all_buffers() {
     host.ctx().queue(0).drain();
     std::vector<Packet*> taken(2048);

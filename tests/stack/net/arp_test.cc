@@ -200,7 +200,7 @@ TEST_F(Arp, NeighbourMovesToAnotherMac_PathsFollow) {
   ASSERT_TRUE(host.network().resolve({}, ip("10.9.0.2"), path));
   ASSERT_TRUE(send_on(path));
   exchange(arp_reply());
-  // Its request tells us; a path that cached the old address must not be used again.
+  // The host's own request tells us its address. A path that cached the old one must not be used again.
   exchange(arp_frame({.from_mac = mac(5), .sender_mac = mac(5)}));
   ASSERT_TRUE(send_on(path));
   const auto sent = run(1us);
@@ -304,7 +304,7 @@ TEST_F(Arp, PortOpenedAfresh_AnnouncesAndAsksAgain) {
   EXPECT_TRUE(is_arp_request(run(1us).at(0)));
 }
 
-// A table of its own: the bounds that a host's subnet cannot reach.
+// A table by itself, to test bounds that a host's subnet cannot reach.
 TEST(NeighbourTable, FullOfEntriesInUse_LearnsNothingButServesTheWanted) {
   auto table = std::make_unique<NeighbourTable>();
   for (std::uint32_t i = 0; i < NeighbourTable::kSize; i++) {
@@ -327,7 +327,7 @@ class WideArp : public OneHost {
   WideArp() : OneHost({.prefix = 16}) {}
 };
 
-// Between two uses an entry is stale, and no path holds its MAC. Forged senders must not take its place then.
+// Between two uses an entry is stale, and no path has its MAC. Forged senders must not take its place then.
 TEST_F(WideArp, FloodOfForgedSenders_LeavesTheEntryOfAPeerAlone) {
   resolve_peer();
   run(11s);

@@ -1,6 +1,5 @@
-// Hostile input: valid frames of every kind, mutated, truncated, chained at odd places. Deterministic from the
-// seed that a failure prints. What it looks for is found by the sanitizers, the port's own checks, and the
-// buffers that must all come back.
+// Hostile input: valid frames of every kind, changed, truncated, and chained at odd places. It is deterministic from
+// the seed that a failure prints. The sanitizers and the port's own checks find faults. All buffers must come back.
 #include "stack/net/one_host.h"
 
 namespace bypass::test {
@@ -80,8 +79,8 @@ class Fuzz : public testing::TestWithParam<std::uint64_t> {
         return ipv4_frame({.protocol = static_cast<std::uint8_t>(random.next())}, random_bytes(random.below(64)));
     }
   }
-  // Some bytes, most of them in the headers, are changed; then the IP checksum is often made right again, so that
-  // the change gets further in.
+  // Changes some bytes, most of them in the headers. Then the IP checksum is often corrected, so that the change gets
+  // further in.
   void mutate(sim::Bytes& frame) {
     for (std::uint64_t n = random.below(4); n-- > 0 && !frame.empty();) {
       const std::size_t at =
@@ -93,8 +92,8 @@ class Fuzz : public testing::TestWithParam<std::uint64_t> {
     const bool has_header = frame.size() >= 34 && frame.size() >= 14 + (std::to_integer<unsigned>(frame[14]) & 15) * 4U;
     if (has_header && random.chance(0.7)) fix_ip_checksum(frame);
   }
-  // The frame in the port's buffers, split anywhere, also where packet.h's promise is broken. Each segment lies at
-  // the end of its buffer: a byte too far is a sanitizer's find.
+  // The frame in the port's buffers, split anywhere, also where packet.h's promise is broken. Each segment lies at the
+  // end of its buffer, so that a sanitizer finds a read beyond it.
   Packet* to_chain(const sim::Bytes& frame) {
     Packet* head = nullptr;
     Packet** link = &head;
@@ -155,7 +154,7 @@ TEST_P(Fuzz, MutatedFrames_CostNothingButTheirCounters) {
   read_everything();
   host.ctx().queue(0).drain();
   EXPECT_EQ(host.port().buffers_out(), 0U) << "seed " << GetParam();
-  // The input is worth something: it gets through, and it is turned away for every reason there is.
+  // The input is useful: some of it is accepted, and some is refused for every reason that there is.
   const StackCounters& c = host.counters();
   EXPECT_TRUE(c.udp_in && c.icmp_echo && c.icmp_errors_in && c.tcp_segments_in && c.arp_replies);
   EXPECT_TRUE(c.drop_eth_short && c.drop_eth_type && c.drop_eth_not_ours && c.drop_arp_malformed);

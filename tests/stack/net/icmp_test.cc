@@ -13,7 +13,7 @@ class IcmpHost : public OneHost {
   static bool icmp_is_good(const sim::Bytes& frame) {
     return checksum_is_good(checksum(frame.data() + 34, frame.size() - 34));
   }
-  /// A datagram as we would have sent it, the way an ICMP error quotes it.
+  /// A datagram as the host would have sent it, quoted by an ICMP error.
   static sim::Bytes quote(const char* from = "10.9.0.1", const char* to = "10.9.0.2", std::uint16_t from_port = 7,
                           std::uint16_t to_port = 9) {
     sim::Bytes frame = udp_frame({.from = from, .to = to}, from_port, to_port, bytes_of("data"));

@@ -27,7 +27,7 @@ class Fragments : public OneHost {
     frame.erase(frame.begin(), frame.begin() + 34);
     return frame;
   }
-  /// Bytes [begin, end) of an L4 packet as a fragment; the last one ends where the packet does.
+  /// Bytes [begin, end) of an L4 packet, as a fragment. The last fragment ends where the packet ends.
   static sim::Bytes fragment(const sim::Bytes& l4, std::size_t begin, std::size_t end, Ipv4Options options = {}) {
     const unsigned more = end < l4.size() ? wire::kMoreFragments : 0U;
     options.fragment = static_cast<std::uint16_t>(begin / 8 | more);
@@ -39,7 +39,7 @@ class Fragments : public OneHost {
       all.push_back(fragment(l4, at, std::min(at + size, l4.size()), options));
     return all;
   }
-  /// The oldest datagram's text; "-" when there is none.
+  /// The oldest datagram's text; "-" if there is no datagram.
   std::string received(udp::Datagram* out = nullptr) {
     udp::Datagram got;
     if (!host.udp().front(*endpoint, got)) return "-";
@@ -130,7 +130,7 @@ TEST_F(Fragments, Duplicate_IsDroppedAlone) {
   EXPECT_EQ(leaked(), 0U);
 }
 
-// RFC 5722 §4, Linux: who overlaps means harm.
+// RFC 5722 §4, Linux: a sender of overlapping fragments is hostile.
 TEST_F(Fragments, Overlap_EndsTheDatagram) {
   const auto l4 = datagram(letters(200));
   const std::pair<std::size_t, std::size_t> wrong[] = {{40, 64}, {0, 56}, {80, 112}, {40, 120}, {96, 120}};
@@ -407,7 +407,7 @@ TEST_F(Fragments, WholeDatagram_SurvivesADeathInsideTheLock) {
   EXPECT_EQ(received(), text);
 }
 
-// --- Hostile senders, against a model: whatever is delivered is what was sent, whole.
+// --- Hostile senders, against a model: each delivered datagram is one that was sent, whole.
 
 class HostileFragments : public Fragments, public testing::WithParamInterface<std::uint64_t> {
  protected:
@@ -509,7 +509,7 @@ TEST_F(FragmentedSend, DontFragmentBit_IsAsAsked) {
   }
 }
 
-// RFC 1191 §3: what a router cannot pass on goes in smaller fragments, for ten minutes.
+// RFC 1191 §3: a datagram that a router cannot pass on goes in smaller fragments, for ten minutes.
 TEST_F(FragmentedSend, RouterSaysTooBig_FragmentsGetSmaller) {
   resolve_peer();
   ASSERT_TRUE(send(letters(1400)).ok());
@@ -571,7 +571,7 @@ TEST_F(FragmentedSend, LargeEcho_IsAnsweredInFragments) {
   EXPECT_TRUE(std::equal(l4.begin() + 8, l4.end(), bytes_of(text).begin(), bytes_of(text).end()));
 }
 
-// Two stacks, every way of offloading and several MTUs.
+// Two stacks, with every combination of offloads and several MTUs.
 TEST(FragmentsBetweenHosts, EverySize_ArrivesWhole) {
   for (const std::uint32_t mtu : {576U, 1500U, 9000U}) {
     for (const bool offloads : {false, true}) {

@@ -1,4 +1,4 @@
-// Ethernet and IPv4 input: what is taken, and that each reason to drop is counted under its own name.
+// Ethernet and IPv4 input: which frames are accepted. Each reason to drop is counted under its own name.
 #include "stack/ip/ipv4.h"
 
 #include "stack/net/one_host.h"
@@ -10,7 +10,7 @@ class Ipv4Input : public OneHost {
  protected:
   Ipv4Input() { endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, this); }
 
-  /// A datagram to port 7, as it should be.
+  /// A right datagram to port 7.
   static sim::Bytes good(const Ipv4Options& options = {}) { return udp_frame(options, 9, 7, bytes_of("payload")); }
   bool taken(const sim::Bytes& frame) {
     const std::size_t before = host.udp().queued(*endpoint);
@@ -130,7 +130,7 @@ TEST_F(Ipv4Input, TcpChecksumWrong_IsCounted) {
   EXPECT_EQ(counters().drop_tcp_checksum, 1U);
 }
 
-// Sending: the cached prefix, patched.
+// Sending: the cached prefix is copied and changed.
 TEST_F(Ipv4Input, SentPackets_CarryRightHeaders) {
   resolve_peer();
   Path path;
@@ -151,7 +151,8 @@ TEST_F(Ipv4Input, SentPackets_CarryRightHeaders) {
   }
 }
 
-// RFC 6864 §4.1: with DF it means nothing, and a counter would tell each peer how much is sent to the others.
+// RFC 6864 §4.1: with DF the identification has no meaning. A counter there would tell each peer how much is sent to
+// the others.
 TEST_F(Ipv4Input, DontFragment_IdentificationIsZero) {
   resolve_peer();
   Path path;
@@ -194,7 +195,7 @@ TEST_F(Ipv4Input, NoFrameLeft_IsCountedAndSaid) {
   EXPECT_EQ(counters().drop_no_frame, 1U);
 }
 
-// parse_ipv4 on a chain: what packet.h promises to lie in the head must lie there.
+// parse_ipv4 on a chain: the bytes that packet.h promises in the head must lie there.
 TEST(ParseIpv4, HeaderBeyondTheHead_IsMalformed) {
   sim::Bytes frame = udp_frame({.option_words = 5}, 9, 7, bytes_of("payload"));
   for (std::size_t split = 1; split < 14 + 40; split++) {

@@ -1,4 +1,4 @@
-// A host that talks to its own address: nothing of it reaches the port.
+// A host that talks to its own address: no frame reaches the port.
 #include "stack/net/one_host.h"
 
 namespace bypass::test {
@@ -65,7 +65,7 @@ TEST_F(Looped, OwnAddressFromTheWire_IsNotBelieved) {
   EXPECT_EQ(counters().drop_ip_source, 1U);
 }
 
-/// TCP over it: large frames, bytes outside of the packet, both ends in one stack.
+/// TCP over the loop: large frames, bytes outside of the packet, both ends in one stack.
 class LoopedStream : public Looped {
  protected:
   void SetUp() override {

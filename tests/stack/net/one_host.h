@@ -1,4 +1,4 @@
-// A fixture: one host, 10.9.0.1 (02:…:01), and a bare port that plays everybody else.
+// A fixture: one host, 10.9.0.1 (02:…:01), and a bare port that plays all other hosts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,13 +19,13 @@ class OneHost : public testing::Test {
     world.read(probe);
   }
 
-  /// Gives the host a frame and time to answer; what it sends.
+  /// Gives the host a frame and time to answer. Returns what it sends.
   std::vector<sim::Bytes> exchange(const sim::Bytes& frame) {
     world.wire().set_now(world.now());
     world.wire().inject(0, frame);
     return run(10us);
   }
-  /// What the host sends within the duration.
+  /// Returns what the host sends within the duration.
   std::vector<sim::Bytes> run(Duration duration) {
     world.run_for(duration);
     return world.read(probe);
@@ -58,13 +58,13 @@ class OneHost : public testing::Test {
                       .target_mac = mac(1),
                       .target_ip = "10.9.0.1"});
   }
-  /// Teaches the host 10.9.0.2's address, through a question of its own.
+  /// Teaches the host the address of 10.9.0.2: the host asks, and gets an answer.
   void resolve_peer() {
     ASSERT_TRUE(send_to("10.9.0.2"));
     exchange(arp_reply());
   }
 
-  /// Frames that nobody will give back.
+  /// Frames that are never given back.
   std::size_t leaked() {
     host.ctx().queue(0).drain();
     return host.port().buffers_out();

@@ -1,4 +1,4 @@
-// What is left of the network after a process died inside the lock.
+// What is left of the network after a process has died inside the lock.
 #include "stack/net/one_host.h"
 
 namespace bypass::test {
@@ -18,7 +18,7 @@ class Rebuild : public OneHost {
 TEST_F(Rebuild, EndpointAndArenaDatagrams_Survive) {
   for (int i = 0; i < 60; i++) world.wire().inject(0, udp_frame({}, 9, 7, bytes_of("datagram")));
   run(1us);
-  // The first ones lie in the port's frames; a dead owner's are gone, so they are read out first here.
+  // The first datagrams lie in the port's frames. A dead owner's frames are gone, so they are read first here.
   for (int i = 0; i < 16; i++) host.udp().pop(host.ctx(), *endpoint);
   const std::size_t before = host.udp().queued(*endpoint);
   const std::size_t used = host.memory().stats().used_bytes;

@@ -108,7 +108,7 @@ TEST_F(Routes, AllPortsFull_StillFit) {
   EXPECT_EQ(table.lookup(v4("10.15.7.9"))->port, 15);
 }
 
-// Network's questions above the table.
+// What Network asks the table.
 class NetworkRoutes : public OneHost {
  protected:
   NetworkRoutes() : OneHost({.gateway = "10.9.0.254"}) {}

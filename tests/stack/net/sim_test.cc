@@ -1,4 +1,4 @@
-// The simulated wire itself: what the tests above it believe in.
+// The simulated wire itself: what the tests above it rely on.
 #include "backends/sim/sim_wire.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class SimWire : public testing::Test {
   }
   void send(Packet* packet) { ASSERT_EQ(a->send(0, {&packet, 1}), 1U); }
   void at(Duration t) { wire->set_now(Instant{t}); }
-  // What has arrived at b, whole.
+  // Frames that have arrived at b, whole.
   std::vector<sim::Bytes> received(std::uint16_t* flags = nullptr, std::uint16_t* mss = nullptr) {
     std::vector<sim::Bytes> out;
     std::array<Packet*, 64> packets;
@@ -51,7 +51,7 @@ class SimWire : public testing::Test {
     }
     return out;
   }
-  // A TCP frame of `payload` bytes as a sender with offloads hands it over: no checksum but the pseudo header's.
+  // A TCP frame of `payload` bytes, as a sender with offloads passes it on: its checksum covers only the pseudo header.
   sim::Bytes tcp_frame(std::size_t payload) {
     sim::Bytes l4(20 + payload);
     for (std::size_t i = 0; i < payload; i++) l4[20 + i] = static_cast<std::byte>(i);

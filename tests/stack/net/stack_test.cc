@@ -78,7 +78,7 @@ TEST_F(StackHost, LargeBurst_IsTakenInPieces) {
   EXPECT_EQ(counters().rx_frames, 300U);
 }
 
-// A port that verifies checksums itself: its word is taken, both ways.
+// A port that verifies checksums itself. The stack believes it, in both cases.
 class VerifyingPort : public OneHost {
  protected:
   VerifyingPort() : OneHost({.caps = offloading_caps()}) {
@@ -116,7 +116,7 @@ class TwoPorts : public OneHost {
     if (!host.stack().set_interface(1, {.mac = mac(77), .addresses = {&prefix, 1}})) std::abort();
     run(3s);
   }
-  // The wire is one switch; what the second port sends carries its MAC.
+  // The wire is one Ethernet switch. Frames of the second port carry its MAC.
   static std::size_t from_second(const std::vector<sim::Bytes>& frames) {
     return static_cast<std::size_t>(
         std::ranges::count_if(frames, [](const sim::Bytes& f) { return ethernet(f).source == mac(77); }));

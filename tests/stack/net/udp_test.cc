@@ -37,7 +37,7 @@ class UdpPair : public testing::Test {
     }
     return text;
   }
-  // The oldest datagram's text, or "-" when there is none.
+  // The oldest datagram's text, or "-" if there is no datagram.
   static std::string receive(Host& host, udp::Binding& binding, udp::Datagram* out = nullptr) {
     udp::Datagram datagram;
     if (!host.udp().front(binding, datagram)) return "-";

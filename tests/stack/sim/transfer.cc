@@ -5,7 +5,7 @@
 namespace bypass::test {
 namespace {
 
-// The byte at a stream offset: any shift, loss or repetition shows.
+// The byte at a stream offset. Any shift, loss or repetition shows.
 std::byte byte_at(std::uint64_t offset, unsigned stream) {
   const std::uint64_t x = (offset + 1) * 0x9e3779b97f4a7c15U + stream;
   return static_cast<std::byte>(x >> 56 ^ x >> 24);
@@ -20,7 +20,7 @@ class Program {
   std::string problem;
 
   [[nodiscard]] bool done() const { return closed_; }
-  /// There is something to read: it wants a turn though nothing happens on the wire.
+  /// True: there is something to read, so it needs a turn although nothing happens on the wire.
   [[nodiscard]] bool busy() const { return tcb != nullptr && !closed_ && host_.tcp().readable(*tcb) != 0; }
   [[nodiscard]] std::string progress() const {
     return "host " + std::to_string(number_) + " sent " + std::to_string(sent_) + " received " +

@@ -1,5 +1,5 @@
-// Transfer: two programs on two whole stacks send each other a stream over a bad wire, check every byte, shut
-// down and close. Everything about it follows from one seed.
+// Transfer: two programs on two whole stacks send each other a stream over a bad wire, check every byte, shut down and
+// close. One seed decides everything.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct TransferConfig {
   std::string text;  // what this seed stands for, for the failure's line
 };
 
-/// Wire, stacks and programs of a seed: loss up to 10 %, reordering, duplication, corruption, delay, tiny
-/// windows, with and without offloads, SACK, timestamps.
+/// The wire, stacks and programs of a seed: loss up to 10 %, reordering, duplication, corruption, delay, tiny windows,
+/// with and without offloads, SACK and timestamps.
 TransferConfig transfer_of(std::uint64_t seed, std::size_t bytes);
 
-/// Runs it to its end. What went wrong, empty if nothing did.
+/// Runs the transfer to its end. Returns what went wrong; empty: nothing.
 std::string run_transfer(const TransferConfig& config);
 
 }  // namespace bypass::test

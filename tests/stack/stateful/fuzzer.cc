@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kArena = std::size_t{16} << 20;
 
-// Small limits are met often.
+// Small limits are reached often.
 HostConfig host_config(std::uint64_t seed) {
   sim::Random random{seed ^ 0x5eed};
   HostConfig config;
@@ -44,7 +44,7 @@ Fuzzer::Fuzzer(std::uint64_t seed)
       host_(world_.add_host(host_config(seed))),
       probe_(world_.add_probe(99)),
       tracing_(std::getenv("BYPASS_TEST_TRACE") != nullptr) {
-  // The first listener's number may be one of the peer's choice: near 2^32, its numbers wrap.
+  // The peer may choose the first listener's initial number: near 2^32 its numbers wrap.
   now_ = Instant{} + std::chrono::hours(below(2000));
   if (chance(0.3)) world_.wire().set_impairment(0, {.bits_per_second = 2'000'000});
   if (chance(0.3)) host_.memory().keep_back(std::size_t{256} << 10);
@@ -103,7 +103,7 @@ void Fuzzer::pass_time() {
   pump();
 }
 
-// What is left is little, nothing or everything again.
+// Leaves little memory, none, or all of it again.
 void Fuzzer::change_memory() {
   note("memory");
   Memory& memory = host_.memory();
@@ -131,8 +131,8 @@ void Fuzzer::change_memory() {
   }
 }
 
-// A process died inside the lock, while it changed one of the connections, or nothing. The frames that are queued are
-// the living owner's of the port, and leave as they were.
+// A process has died inside the lock while it changed one of the connections, or nothing. The queued frames belong to
+// the living owner of the port, and leave unchanged.
 void Fuzzer::rebuild() {
   note("rebuild");
   ctx().now = now_;
@@ -147,7 +147,7 @@ void Fuzzer::rebuild() {
   memory.finish_rebuild();
 }
 
-// Nobody answers any more, and all is closed.
+// The peers answer no more, and everything is closed.
 void Fuzzer::end() {
   note("end");
   for (Socket& socket : sockets_) close(socket, chance(0.3));
@@ -177,7 +177,7 @@ void Fuzzer::end() {
   if (engine().output_pending()) fail("output is left");
   if (!host_.stack().events().empty()) fail("an event of nobody's is left");
   if (host_.port().buffers_out() != 0) fail(std::to_string(host_.port().buffers_out()) + " frames are left");
-  // A rebuild keeps what has an owner.
+  // A rebuild keeps everything that has an owner.
   const std::size_t used = memory.stats().used_bytes;
   hogs_.clear();
   rebuild();

@@ -25,10 +25,10 @@ class Fuzzer {
  public:
   explicit Fuzzer(std::uint64_t seed);
 
-  /// Takes so many steps, ends everything. Empty, or what was wrong and at which step.
+  /// Takes that many steps, then ends everything. Returns what was wrong and at which step; empty: nothing.
   std::string run(unsigned steps);
 
-  /// What a segment's numbers are drawn near to.
+  /// The values near which a segment's numbers are drawn.
   struct Flow {
     IpAddress remote{};
     std::uint16_t local_port = 80, remote_port = 1000;
@@ -106,7 +106,7 @@ class Fuzzer {
   std::map<FlowName, std::array<std::uint32_t, 8>> first_bytes_;  // numbers of them
 };
 
-/// The byte of the peer's stream with that sequence number, and of the host's with that offset.
+/// The byte of the peer's stream with that sequence number, and the byte of the host's stream with that offset.
 inline std::byte peer_byte(std::uint32_t seq) {
   return static_cast<std::byte>(seq * 2654435761U >> 24);
 }

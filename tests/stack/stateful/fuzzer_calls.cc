@@ -1,4 +1,4 @@
-// The program of a Fuzzer: every call that tcp::Engine has.
+// The program of a Fuzzer. It makes every call that tcp::Engine has.
 #include <algorithm>
 
 #include "stack/stateful/fuzzer.h"

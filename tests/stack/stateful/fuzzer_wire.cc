@@ -1,4 +1,4 @@
-// The peers of a Fuzzer: 10.9.0.2, .3 and .4. They know the host's numbers and keep to nothing.
+// The peers of a Fuzzer: 10.9.0.2, .3 and .4. They know the host's numbers and obey no rule.
 #include <algorithm>
 #include <cstring>
 
@@ -97,7 +97,7 @@ Fuzzer::Flow Fuzzer::pick_flow() {
   return found ? *found : stranger();
 }
 
-// One of the edges, beside one of them, in between, or half of the space away.
+// One of the edges, a number beside an edge, a number in between, or one half of the space away.
 tcp::SeqNum Fuzzer::near(tcp::SeqNum low, tcp::SeqNum high) {
   switch (below(12)) {
     case 0:
@@ -260,7 +260,7 @@ void Fuzzer::take_frame(const sim::Bytes& frame) {
   check_text(tcp, header.destination, l4.subspan(tcp.header_len()));
 }
 
-// Of several incarnations the latest first bytes are known.
+// If a connection has several incarnations, the first bytes of the latest one are known.
 void Fuzzer::know(const tcp::Tcb& tcb) {
   auto& known = first_bytes_[{tcb.path.remote.v4(), tcb.flow.remote_port, tcb.flow.local_port}];
   std::shift_right(known.begin(), known.end(), 1);

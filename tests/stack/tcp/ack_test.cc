@@ -4,7 +4,7 @@
 namespace bypass::test {
 namespace {
 
-// Past the ACKs that a young connection sends at once.
+// Goes beyond the ACKs that a young connection sends at once.
 Script& settled(Script& s) {
   s.establish();
   s.tcb()->quick_acks = 0;
@@ -77,7 +77,7 @@ TEST(OutOfOrder, Duplicate_IsReportedByDsack) {
   EXPECT_EQ(s.read(), pattern(0, 150));
 }
 
-// RFC 2883 §4: the first duplicate part of a segment is told, not one that lay behind a hole.
+// RFC 2883 §4: the first duplicate part of a segment is reported, not a part that lay behind a hole.
 TEST(OutOfOrder, SegmentOverOldAndHeldText_ReportsTheOldByDsack) {
   Given given;
   given.sack = true;
@@ -95,7 +95,7 @@ TEST(OutOfOrder, SegmentOverHeldText_ReportsItByDsack) {
   s.inject(seg().seq(100).ack(1).len(700)).expect(seg().ack(800).sack(200, 300)).nothing_more();
 }
 
-// Each segment's own: the ACK of a burst tells of the last one (RFC 2883 §4, "the most recent packet").
+// Each segment has its own report. The ACK of a burst reports the last one (RFC 2883 §4, "the most recent packet").
 TEST(OutOfOrder, BurstOfDuplicates_ReportsTheLastByDsack) {
   Given given;
   given.sack = true;
@@ -105,7 +105,7 @@ TEST(OutOfOrder, BurstOfDuplicates_ReportsTheLastByDsack) {
   s.expect(seg().ack(400).sack(200, 300)).nothing_more();
 }
 
-// tcp_send_dupack() of Linux: also where the timestamp is too old.
+// tcp_send_dupack() of Linux: also if the timestamp is too old.
 TEST(OutOfOrder, OldTextWithOldTimestamp_IsReportedByDsack) {
   Given given;
   given.sack = given.timestamps = true;
@@ -200,7 +200,7 @@ TEST(ReceiveMemory, PoolHeldByReaders_IsSpared) {
   EXPECT_EQ(s.engine().impl().held_frames, 0U);
 }
 
-/// Readers hold as many of the ports' frames as they may, and there is no memory for copies.
+/// Readers hold as many of the ports' frames as they may. There is no memory for copies.
 void use_up(Script& s) {
   s.engine().impl().frame_budget = 0;
   s.engine().impl().budget_checked = s.world().now() + 1h;
@@ -221,7 +221,7 @@ TEST(ReceiveMemory, NoneLeft_SegmentBehindOthersIsDroppedAndComesAgain) {
   EXPECT_EQ(s.read(), pattern(0, 200));
 }
 
-// Of the limits, not of the memory: there is plenty.
+// The limits are reached, not the end of memory: there is plenty.
 TEST(OutOfOrder, MoreFramesThanMayWait_IsNoLackOfMemory) {
   Script s;
   settled(s).ignore_all();

@@ -54,7 +54,7 @@ TEST(ArenaMove, BytesBehindHoles_AreDeliveredWhenTheHolesAreFilled) {
   Script s(small_buffers());
   s.establish();
   const std::size_t before = used(s);
-  // Islands of one, of two, and of three frames, the last grown at both ends by frames that overlap.
+  // Islands of one, two and three frames. The last has grown at both ends by frames that overlap.
   for (const int at : {1001, 3001, 4001, 7001, 7501, 6501}) s.inject(seg().seq(at).ack(1).len(1000));
   EXPECT_EQ(s.tcb()->reassembly.islands(), 3U);
   EXPECT_EQ(move(s), 0U);
@@ -78,7 +78,7 @@ TEST(ArenaMove, MemoryUsedUpMidway_NothingIsLost) {
   const std::size_t before = used(s);
   for (const int at : {1, 1001, 2001, 4001, 5001}) s.inject(seg().seq(at).ack(1).len(1000));
   s.host().memory().set_budget(used(s) + 3 * Memory::block_size(sizeof(Packet) + 1000));
-  // Three of five, then none, then the rest.
+  // First three of five frames are moved, then none, then the rest.
   EXPECT_EQ(move(s), 2U);
   EXPECT_EQ(buffers_held(s), 2U);
   EXPECT_EQ(move(s), 2U);
@@ -152,7 +152,7 @@ TEST(ArenaMove, OrphansFrames_MoveAndAreFreedWithIt) {
   EXPECT_EQ(used(s) - before, slabs);
 }
 
-// The one that reads without the lock has spans of the frames themselves.
+// A reader without the lock has spans of the frames themselves.
 TEST(ArenaMove, BytesThatAThreadReads_StayWhereTheyAre) {
   Script s;
   s.establish().inject(seg().seq(1).ack(1).text("being read ")).inject(seg().seq(21).ack(1).text("later")).ignore_all();
@@ -180,7 +180,7 @@ TEST(ArenaMove, BytesThatAThreadReads_StayWhereTheyAre) {
   s.ignore_all();
 }
 
-// What it is for: the port's owner is gone, and another process goes on with what the peer believes delivered.
+// The purpose: the port's owner is gone, and another process goes on with bytes that the peer believes delivered.
 TEST(ArenaMove, PortsOwnerDies_NothingAcknowledgedIsLost) {
   Script s;
   s.establish();
@@ -199,7 +199,7 @@ TEST(ArenaMove, PortsOwnerDies_NothingAcknowledgedIsLost) {
   s.ignore_all();
 }
 
-// A large frame waits for its neighbour as a chain; it leaves as one that the port can cut.
+// A large frame waits for its neighbour as a chain. It leaves as a chain that the port can cut.
 TEST(ArenaMove, LargeFrameThatWaitsForANeighbour_IsStillCutByThePort) {
   Given given;
   given.caps = offloading_caps();

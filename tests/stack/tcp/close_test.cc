@@ -122,7 +122,7 @@ TEST(Fin, Repeated_IsAcknowledgedAgain) {
   s.inject(seg().fin().seq(1).ack(1)).expect(seg().ack(2)).nothing_more();
 }
 
-// The one that lingers in close() waits for exactly this.
+// A close() with SO_LINGER waits for exactly this.
 TEST(Fin, Acknowledged_IsTold) {
   Script s;
   s.establish().shutdown_send().ignore_all();
@@ -148,7 +148,7 @@ TEST(Fin, AcknowledgedInLastAck_IsTold) {
   EXPECT_TRUE((s.events() & kEventClosed) != 0);
 }
 
-// TCP_LINGER2 below 0: a closed socket does not wait for the peer's end.
+// TCP_LINGER2 is negative: a closed socket does not wait for the peer's end.
 TEST(Orphan, NoFinWait2Wanted_IsResetOnceFinIsAcknowledged) {
   Given given;
   given.options.linger2_s = -1;
@@ -333,7 +333,7 @@ TEST(TimeWait, NewerTimestampOnLowerSyn_OpensAnew) {
   s.ignore_all().inject(seg().syn().seq(-500).ts(7, 0)).expect(seg().syn().ack(-499));
 }
 
-// A new process of the peer's, whose timestamps begin elsewhere, has got the old one's port.
+// A new process of the peer has got the old one's port. Its timestamps begin elsewhere.
 TEST(TimeWait, OlderTimestampOnSyn_OpensAnewAfterTheReset) {
   Given given;
   given.timestamps = true;

@@ -1,4 +1,4 @@
-// What the port can do and what it cannot: offloads, gather, rings that are full, pools that are dry.
+// What the port can and cannot do: offloads, gather, full rings, empty pools.
 #include "stack/tcp/output/transmit.h"
 #include "stack/tcp/script.h"
 #include "stack/tcp/state.h"
@@ -12,7 +12,8 @@ Given offloading() {
   return given;
 }
 
-// Two, so that the ACK of the first makes room for more while the second is under way (tcp_cwnd_test() of Linux).
+// There are two segments, so that the ACK of the first makes room for more while the second is under way
+// (tcp_cwnd_test() of Linux).
 TEST(Offload, LargeWrite_IsTwoTsoFrames) {
   Script s(offloading());
   const std::uint64_t frames = s.counters().tx_frames;
@@ -24,7 +25,7 @@ TEST(Offload, LargeWrite_IsTwoTsoFrames) {
     s.expect(seg().seq(1 + 1000 * i).len(1000).text(pattern(1000U * static_cast<unsigned>(i), 1000)));
 }
 
-// tcp_tso_autosize() of Linux: 10 segments in 100 ms are no two in a millisecond.
+// tcp_tso_autosize() of Linux: with 10 segments in 100 ms there are not two in a millisecond.
 TEST(Offload, LongPath_TakesTwoSegmentsAFrame) {
   Script s(offloading());
   s.listen().inject(seg().syn().seq(0).mss(1000)).wait(100ms).inject(seg().seq(1).ack(1)).accept().ignore_all();
@@ -74,7 +75,7 @@ TEST(Gather, ClosedWhilePinned_LivesUntilSent) {
   EXPECT_EQ(s.connections(), 0U);
 }
 
-// The frames wait in the queue of the process that has the port; what others have in its place knows nothing of them.
+// The frames wait in the queue of the process that has the port. Other processes' relays do not know of them.
 TEST(Gather, AnotherProcessOfTheFamily_LeavesTheRingPinned) {
   Script s(offloading());
   s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
@@ -99,7 +100,7 @@ TEST(Gather, AnotherProcessOfTheFamily_LeavesTheRingPinned) {
   EXPECT_FALSE(s.tcb()->ring.pinned());
 }
 
-// The wire lets go of a frame a millisecond; what does not fit waits in the device's ring.
+// The wire sends one frame a millisecond. Frames that do not fit wait in the device's ring.
 void narrow(Script& s, std::uint64_t bits_per_second = 8'000'000) {
   sim::Impairment slow;
   slow.bits_per_second = bits_per_second;
@@ -115,7 +116,7 @@ void fill_ring(Script& s) {
   }
 }
 
-// It is in nobody's way once the first one has been answered: a SYN says nothing inside of a connection.
+// The SYN does no harm once the first one has been answered: inside of a connection a SYN means nothing.
 TEST(FullRing, SynAckThatIsAnsweredMeanwhile_IsSentNoMore) {
   Script s;
   s.listen().inject(seg().syn().seq(0).mss(1000)).expect(seg().syn().seq(0).ack(1)).at(999ms);
@@ -208,7 +209,7 @@ TEST(DryPool, ConnectingSyn_GoesLater) {
   s.wait(1ms).expect(seg().syn().seq(0));
 }
 
-// Nothing else repeats it.
+// No timer repeats it.
 TEST(DryPool, Reset_GoesLater) {
   Script s(few_buffers());
   s.establish();

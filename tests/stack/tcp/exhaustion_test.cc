@@ -1,4 +1,4 @@
-// What one peer can take, and for how long: closed connections that do not end, readers of a byte, holes. Other
+// How much one peer can take, and for how long: closed connections that do not end, readers of one byte, holes. Other
 // connections go on. docs/limits.md has the bounds.
 #include "stack/tcp/script.h"
 
@@ -24,7 +24,7 @@ Script& closed_window(Script& s, std::size_t bytes = 3000) {
   return s;
 }
 
-// tcp_probe_timer() of Linux: until the pauses have reached TCP_RTO_MAX.
+// tcp_probe_timer() of Linux: goes on until the pauses have reached TCP_RTO_MAX.
 TEST(Orphan, WindowStaysClosed_EndsInSomeMinutes) {
   Script s;
   closed_window(s);
@@ -69,7 +69,7 @@ TEST(Orphan, TooMany_TheNextIsReset) {
   EXPECT_EQ(s.connections(), 1U) << "those that have ended do not count";
 }
 
-// tcp_check_oom(): of a peer that has taken nothing for twice the longest pause.
+// tcp_check_oom(): the peer has taken nothing for twice the longest pause.
 TEST(Orphan, OneThatIsStuck_CountsTwice) {
   Given given;
   given.stack.tcp.max_orphans = 3;
@@ -85,7 +85,7 @@ TEST(Orphan, OneThatIsStuck_CountsTwice) {
   EXPECT_GE(s.counters().tcp_orphans_dropped, 1U);
 }
 
-// A budget full of bytes that nobody takes: closing gives them back, and who comes then is served.
+// The budget is full of bytes that no peer takes. Closing frees them, and the next client is served.
 TEST(Orphan, WithMemoryUsedUp_GivesItBack) {
   Script s;
   Memory& memory = s.host().memory();
@@ -109,7 +109,7 @@ TEST(Orphan, WithMemoryUsedUp_GivesItBack) {
   s.ignore_all().inject(seg().syn().seq(0)).expect(seg().syn().seq(0).ack(1));
 }
 
-// One-byte readers: each holds its own send buffer, and no more.
+// Peers that read one byte at a time. Each holds its own send buffer, and no more.
 TEST(Exhaustion, ReadersOfOneByte_HoldTheirOwnBuffers) {
   Given given;
   given.stack.tcp.send_buffer = 65536;
@@ -132,7 +132,7 @@ TEST(Exhaustion, ReadersOfOneByte_HoldTheirOwnBuffers) {
   EXPECT_TRUE(s.engine().reserve(*good, 1000).ok());
 }
 
-// Segments that leave a hole between each two: frames and bytes of one connection are bounded.
+// Segments with a hole between each two. The frames and bytes of one connection are bounded.
 TEST(Exhaustion, Holes_TakeWhatTheWindowAllows) {
   Given given;
   given.sack = true;

@@ -1,4 +1,5 @@
-// What TCP_INFO shows: times busy and limited, as tcp_chrono_start() and tcp_chrono_stop() of Linux count them; bytes.
+// What TCP_INFO shows: bytes, and busy and limited times as tcp_chrono_start() and tcp_chrono_stop() of Linux count
+// them.
 
 #include "stack/tcp/script.h"
 
@@ -21,7 +22,7 @@ Times times(Script& s) {
   return {spent.busy, spent.window, spent.buffer};
 }
 
-// A writer that wants more than the send buffer takes, as the socket layer does.
+// A writer that wants more than the send buffer takes, like the socket layer.
 void be_refused(Script& s) {
   ASSERT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
   s.engine().want_room(s.ctx(), *s.tcb());

@@ -35,7 +35,7 @@ TEST(InterfaceChange, Mtu_IsTheSegments) {
   s.ignore_all().write(3000).expect(seg().len(1460));
 }
 
-// RFC 1191: what a router has said is no less true.
+// RFC 1191: what a router has reported stays true.
 TEST(InterfaceChange, Mtu_DoesNotWidenANarrowPath) {
   Changing s;
   s.establish().write(3000).ignore_all();
@@ -53,7 +53,7 @@ TEST(InterfaceChange, Mtu_DoesNotWidenANarrowPath) {
   EXPECT_EQ(s.info().mss, 560U);
 }
 
-// A segment that was cut for the MTU before is cut again when it is repeated.
+// A segment was cut for the old MTU. It is cut again when it is sent again.
 TEST(InterfaceChange, Mtu_IsTheRepeatedSegmentsToo) {
   Changing s;
   s.establish().write(1000).expect(seg().seq(1).len(1000));
@@ -61,7 +61,8 @@ TEST(InterfaceChange, Mtu_IsTheRepeatedSegmentsToo) {
   s.wait(1500ms).expect(seg().seq(1).len(600));
 }
 
-// Linux: nothing ends, nothing leaves, and nothing that comes is taken. It goes on when the address is back.
+// Linux: the connection does not end, nothing leaves, and nothing that comes is accepted. It goes on when the address
+// is back.
 TEST(InterfaceChange, ConnectionsOfAnAddressThatIsGone_AreSilentUntilItIsBack) {
   Changing s;
   s.establish();
@@ -77,7 +78,7 @@ TEST(InterfaceChange, ConnectionsOfAnAddressThatIsGone_AreSilentUntilItIsBack) {
   EXPECT_EQ(s.read(), "here");
 }
 
-// Frames that the script answers no question for leave at once.
+// Frames for which the script answers no ARP request leave at once.
 TEST(InterfaceChange, NeighboursStayKnown) {
   Changing s;
   s.establish();

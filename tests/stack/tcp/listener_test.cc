@@ -1,4 +1,4 @@
-// The listener's queues (as Linux), and segments that nobody expects (RFC 9293 §3.10.7.1).
+// The listener's queues (as in Linux), and unexpected segments (RFC 9293 §3.10.7.1).
 #include "stack/tcp/script.h"
 
 namespace bypass::test {
@@ -239,7 +239,7 @@ TEST(Nobody, NoMemory_SynIsDropped) {
   EXPECT_NE(s.counters().drop_tcp_memory, 0U);
 }
 
-// The budget for one is 1 KiB, the socket's own part included; what the slab has not handed out counts, too.
+// The budget for one is 1 KiB, including the socket's own part. Unused places of the slab count, too.
 TEST(Memory, IdleConnections_CostTheirTcbOnly) {
   constexpr std::uint16_t kConnections = 1000;
   Script s;

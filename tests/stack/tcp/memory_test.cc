@@ -1,10 +1,10 @@
-// Writers for whose bytes there is no memory: they wait, as for any room, and are told of it in their order.
+// Writers for whose bytes there is no memory. They wait, as for any room, and are woken in their order.
 #include "stack/tcp/script.h"
 
 namespace bypass::test {
 namespace {
 
-/// So many bytes of memory are left, beside what is in use.
+/// That many bytes of memory are left, beside those in use.
 void leave(Script& s, std::size_t bytes) {
   s.host().memory().set_budget(s.host().memory().stats().used_bytes + bytes);
 }
@@ -13,7 +13,7 @@ Error write_error(Script& s, tcp::Tcb* tcb) {
   return s.engine().reserve(*tcb, 100).error();
 }
 
-/// Connections that have all asked in vain, in this order; each one's events come under its own address.
+/// Connections that have all asked without success, in this order. The events of each come under its own address.
 struct Starving {
   explicit Starving(Script& s, std::size_t count) : script(s), all(count) {
     s.listen();

@@ -50,7 +50,7 @@ TEST(Cork, ForTooLong_GoesAfter200ms) {
   s.establish().write(500).at(199ms).nothing_more().at(201ms).expect(seg().seq(1).len(500)).nothing_more();
 }
 
-// tcp(7): TCP_NODELAY on a corked socket sends what is there, and what comes then waits.
+// tcp(7): TCP_NODELAY on a corked socket sends the bytes that are there. Later bytes wait.
 TEST(Cork, NoDelaySetLater_PushesOnce) {
   Given given;
   given.options.cork = true;
@@ -62,7 +62,7 @@ TEST(Cork, NoDelaySetLater_PushesOnce) {
   s.set_options(given.options).expect(seg().seq(501).len(300)).nothing_more();
 }
 
-// __tcp_sock_set_nodelay() of Linux: each time that it is set.
+// __tcp_sock_set_nodelay() of Linux: this happens each time that the option is set.
 TEST(Cork, NoDelaySetAgain_PushesAgain) {
   Given given;
   given.options.cork = given.options.no_delay = true;
@@ -106,7 +106,7 @@ TEST(More, Close_LetsItGo) {
   s.establish().write(300, true).close().no_push().expect(seg().fin().seq(1).ack(1).len(300)).nothing_more();
 }
 
-// The flag is the call's (tcp_push() of Linux): an ACK lets the tail go, as Nagle's algorithm allows.
+// The flag belongs to the call (tcp_push() of Linux). An ACK lets the tail go, as Nagle's algorithm allows.
 TEST(More, AckOfWhatWasBefore_LetsTheTailGo) {
   Script s;
   s.establish().write(1500, true).expect(seg().seq(1).len(1000)).nothing_more();
@@ -140,7 +140,7 @@ TEST(Push, LastSegmentOfAWrite_CarriesIt) {
   s.establish().write(1500).expect(seg().seq(1).ack(1).len(1000)).expect(seg().push().seq(1001).ack(1).len(500));
 }
 
-// __tcp_transmit_skb() of Linux: the receiver's large receive ends there.
+// __tcp_transmit_skb() of Linux: the receiver's large receive ends at such a segment.
 TEST(Push, LargeFrame_CarriesItWithinAWriteToo) {
   Given given;
   given.caps = offloading_caps();
@@ -150,7 +150,7 @@ TEST(Push, LargeFrame_CarriesItWithinAWriteToo) {
   s.expect(seg().push().seq(4001).ack(1).len(1000)).expect(seg().seq(5001).ack(1));
 }
 
-// tcp_send_fin() of Linux: PSH belongs to bytes.
+// tcp_send_fin() of Linux: PSH belongs to segments with bytes.
 TEST(Push, FinAlone_HasNone) {
   Script s;
   s.establish().write(100).expect(seg().push().seq(1).ack(1).len(100)).close();

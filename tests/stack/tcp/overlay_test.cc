@@ -1,5 +1,5 @@
-// A connection under a toy protocol: what is sent is mapped, what is received is looked through. Upper-case letters and
-// digits are the protocol's records, everything else is the program's.
+// A connection under a toy protocol: bytes to be sent are mapped, and received bytes are searched. Upper-case letters
+// and digits are the protocol's records. Everything else is the program's.
 #include "stack/tcp/output/overlay.h"
 
 #include <cctype>
@@ -38,7 +38,7 @@ void append(Toy& toy, tcp::Tcb& tcb, const std::string& own, std::uint64_t sourc
   tcp::append_record(tcb, std::as_bytes(std::span(own)), source, bytes, urgent);
 }
 
-/// Puts every connection under the toy.
+/// Puts every connection under the toy protocol.
 void install(Script& s, Toy& toy) {
   toy.engine = &s.engine();
   toy.hooks.self = &toy;
@@ -87,7 +87,7 @@ void run(Script& s) {
   s.wait(0ms);
 }
 
-/// Everything that is ready.
+/// All bytes that are ready.
 std::string read_ready(Script& s) {
   std::string text;
   std::span<const std::byte> piece[1];
@@ -188,7 +188,7 @@ TEST(Overlay, Fin_FollowsTheLastRecord) {
   EXPECT_EQ(s.state(), State::kFinWait2);
 }
 
-/// Exit does not linger for these where every wire's other end has gone.
+/// The process's end does not wait for these if the other ends of all wires have gone.
 TEST(Overlay, RecordsOfAnOrphanWithoutBytes_AreItsEnd) {
   Script s;
   Toy toy;

@@ -1,4 +1,4 @@
-// After a death inside the lock: indices scrambled, the broken connection given up, all others whole.
+// After a death inside the lock: indices are garbage, the broken connection is given up, and all others are whole.
 #include "stack/tcp/script.h"
 
 namespace bypass::test {
@@ -7,7 +7,7 @@ namespace {
 using tcp::SendRing;
 using tcp::State;
 
-// What a process that died in the middle of anything may leave behind: no index can be trusted.
+// What a process that died at any moment may leave behind: no index can be trusted.
 void scramble(Script& s) {
   auto& core = s.engine().impl();
   const auto junk = [](std::size_t n) { return reinterpret_cast<tcp::Tcb*>(0x1000 + n * 64); };
@@ -76,7 +76,7 @@ TEST(Rebuild, BrokenConnection_TellsItsPeer) {
   rebuild(s, s.tcb()).wait(0ms).expect(seg().rst().seq(501).ack(1)).expect(seg().seq(0).ack(1).len(0)).nothing_more();
 }
 
-// Its ACK was being taken, or it has not seen the SYN-ACK and sends its SYN again: an RST would refuse that one.
+// Its ACK was being processed. Or the peer has not seen the SYN-ACK and sends its SYN again, which an RST would refuse.
 TEST(Rebuild, BrokenInSynReceived_AsksItsPeer) {
   Script s;
   s.listen().inject(seg().syn().seq(0)).ignore_all();
@@ -138,7 +138,7 @@ TEST(Rebuild, BlockedAndBurst_GetTheirTurn) {
   rebuild(s).wait(1ms).expect(seg().seq(1).ack(1).len(0));
 }
 
-// A connection whose card sends out of the ring: it has 2,000 bytes to send, and frames that refer to them.
+// A connection whose card sends out of the ring. It has 2,000 bytes to send, and frames that refer to them.
 class PinnedRing : public Script {
  public:
   explicit PinnedRing(char letter = 'x') : Script(sending_from_memory()) {
@@ -178,7 +178,7 @@ TEST(Rebuild, ClosedWithAPinnedRing_LivesUntilItsFramesHaveLeft) {
   EXPECT_EQ(s.connections(), 0U);
 }
 
-// Of a port's living owner; whatever memory is taken meanwhile is other memory.
+// The frames belong to the living owner of a port. Memory that is taken meanwhile is other memory.
 TEST(Rebuild, FramesThatReferToTheRingOfTheBroken_LeaveAsTheyWere) {
   PinnedRing s('a');
   scramble(s);

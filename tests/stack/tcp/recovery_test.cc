@@ -74,7 +74,7 @@ TEST(Sack, LimitedTransmit_KeepsTheClock) {
   s.inject(seg().seq(1).ack(1).sack(1001, 3001)).expect(seg().seq(11001).len(1000)).nothing_more();
 }
 
-// tcp_ack() of Linux, old_ack: the ACK is old, what it says of later segments may be new.
+// tcp_ack() of Linux, old_ack: the ACK is old, but its report of later segments may be new.
 TEST(Sack, OvertakenAck_ItsBlocksCount) {
   Script s(sacking());
   ten_in_flight(s).inject(seg().seq(1).ack(2001)).inject(seg().seq(1).ack(1001).sack(5001, 7001)).nothing_more();
@@ -82,8 +82,8 @@ TEST(Sack, OvertakenAck_ItsBlocksCount) {
   EXPECT_EQ(s.info().bytes_acked, 2000U);
 }
 
-// What duplicate ACKs or SACK blocks have told of does not make the window grow again (tcp_cong_avoid()'s acked of
-// Linux): of 3 segments acknowledged one is news, and 11 - 9 = 2 leave.
+// Bytes that duplicate ACKs or SACK blocks have reported do not make the window grow again (tcp_cong_avoid()'s acked of
+// Linux). Of 3 acknowledged segments one is new, so 11 - 9 = 2 leave.
 TEST(Sack, ReorderingNoLoss_WindowGrowsByTheNewsAlone) {
   for (const bool sack : {false, true}) {
     Given given;
@@ -132,7 +132,7 @@ TEST(CwndValidation, UnusedWindow_DoesNotGrow) {
   EXPECT_EQ(s.info().cwnd, cwnd);
 }
 
-// tcp_is_cwnd_limited() of Linux: to twice what was in flight, however many ACKs answer it.
+// tcp_is_cwnd_limited() of Linux: the window grows to twice what was in flight, however many ACKs answer it.
 TEST(CwndValidation, NineSegmentsOfTen_GrowItToEighteen) {
   Script s;
   s.establish().write(9000);

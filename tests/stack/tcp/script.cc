@@ -254,7 +254,7 @@ Script& Script::announce_all(std::initializer_list<const char*> addresses) {
   return *this;
 }
 
-// One turn of the host; its ARP requests are answered, its segments kept.
+// One turn of the host. Its ARP requests are answered, and its segments are kept.
 void Script::pump() {
   for (int i = 0; i < 4; i++) {
     world_.wire().set_now(world_.now());
@@ -329,7 +329,7 @@ void Script::compare(const Seg& want, const Sent& got) {
   const auto& h = got.header;
   const bool push = want.flags_ && (*want.flags_ & tcp::kPsh) != 0;
   const auto flags = static_cast<std::uint8_t>(push ? h.flags : h.flags & ~tcp::kPsh);
-  // An ACK flag that the script does not mention may be there.
+  // A segment may have an ACK flag that the script does not mention.
   const auto silent = static_cast<std::uint8_t>(want.ack_ ? 0 : h.flags & tcp::kAck);
   if (want.flags_) {
     EXPECT_EQ(flags_text(flags), flags_text(static_cast<std::uint8_t>(*want.flags_ | silent))) << what;

@@ -23,7 +23,7 @@
 
 namespace bypass::test {
 
-/// A segment to send, or what a sent one must show: only what is said is compared.
+/// A segment to send, or a pattern for a sent one. Only the fields that are named are compared.
 struct Seg {
   std::optional<std::uint8_t> flags_;
   std::optional<std::int64_t> seq_, ack_;
@@ -96,7 +96,7 @@ class Script {
   Script& abort();
   Script& abort_orphans();
   Script& set_options(const tcp::Options& options);
-  /// TCP_NODELAY set, or TCP_CORK ended, where it changes nothing.
+  /// Sets TCP_NODELAY, or ends TCP_CORK, where that changes nothing.
   Script& push();
 
   // --- The wire
@@ -104,16 +104,16 @@ class Script {
   /// Several segments in one burst.
   Script& burst(std::initializer_list<Seg> segments);
   Script& expect(const Seg& segment);
-  /// What expect() sees next carries no PSH, which it does not ask by itself.
+  /// The next segment that expect() sees carries no PSH. expect() itself does not look at PSH.
   Script& no_push();
   Script& nothing_more();
   Script& ignore_all();  // forgets what was sent so far
 
   // --- Time
   Script& at(Duration since_start);
-  /// The link has been away and is back: Stack::on_link_up.
+  /// The link was down and is up again: Stack::on_link_up.
   Script& link_up();
-  /// A host has announced that address (gratuitous ARP).
+  /// A host announces that address (gratuitous ARP).
   Script& announce(const char* address = "10.9.0.2") { return announce_all({address}); }
   /// Several of them in one burst.
   Script& announce_all(std::initializer_list<const char*> addresses);

@@ -19,7 +19,7 @@ struct Steered : Script {
     ignore_all();
   }
 
-  // After a death that broke this object.
+  // Called after a death that broke this object.
   void rebuild(void* broken) {
     ctx().now = world().now();
     engine().impl().current = broken;
@@ -34,7 +34,7 @@ struct Steered : Script {
     for (std::uint16_t port = 1; host().network().flows().note({kUdp, {ip("10.9.0.1"), port}, {}}, true);) port++;
   }
 
-  // What was noted, as text, and forgotten: "+tcp 10.9.0.1:80<10.9.0.2:40000".
+  // Returns the notes as text, and forgets them: "+tcp 10.9.0.1:80<10.9.0.2:40000".
   std::string noted() {
     std::string text;
     for (const FlowChange& change : host().network().flows().pending()) {
@@ -83,7 +83,7 @@ TEST(FlowLog, WithoutMemory_CountsWhatIsLost) {
   EXPECT_EQ(s.counters().steer_lost, 1U);
 }
 
-// The rule is another socket's by then.
+// By then the rule belongs to another socket.
 TEST(FlowLog, BeginningThatWasLost_HasNoEnd) {
   Steered s;
   s.establish();  // each kind has its slab

@@ -10,7 +10,7 @@ namespace {
 
 using tcp::State;
 
-// One connection fills the queue, and nobody answers for it.
+// One connection fills the queue, and its peer never answers.
 Given full_queue() {
   Given given;
   given.stack.tcp.syn_queue = 1;
@@ -36,7 +36,7 @@ TEST(SynCookie, Established_LeavesNothingUntilTheAck) {
   EXPECT_EQ(s.read(), "hello");
 }
 
-// Linux: the window scale and SACK lie in the timestamp.
+// Linux: the window scale and SACK are encoded in the timestamp.
 TEST(SynCookie, WithTimestamps_KeepsScaleAndSack) {
   Script s(full_queue());
   fill(s).wait(1h);
@@ -130,7 +130,7 @@ TEST(DeferAccept, Waiting_TakesNoPlaceInTheSynQueue) {
   EXPECT_EQ(s.engine().accept_queue_length(*s.listener()), 1U) << "as many may wait as the SYN queue holds";
 }
 
-// Forged SYNs from a subnet, 6,500 a second, and a client every 10 ms, which the wire delays by 1 ms.
+// Forged SYNs from a subnet, 6,500 a second, and a client every 10 ms. The wire delays the client by 1 ms.
 struct Flood {
   struct Given {
     bool forged = true, cookies = true;

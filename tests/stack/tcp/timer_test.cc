@@ -20,7 +20,7 @@ TEST(Rto, SlowPath_IsMeasured) {
   s.write(100).ignore_all().wait(899ms).nothing_more().wait(2ms).expect(seg().seq(1).len(100));
 }
 
-// __tcp_set_rto() of Linux: the minimum bounds the variance's part. A delayed ACK on a steady path comes in time.
+// __tcp_set_rto() of Linux: the minimum bounds the variance's part. A delayed ACK on a steady path still comes in time.
 TEST(Rto, SteadyPath_LeavesRoomBesideTheRoundTrip) {
   Script s;
   s.listen().inject(seg().syn().seq(0).mss(1000)).wait(190ms).inject(seg().seq(1).ack(1)).accept().ignore_all();
@@ -97,7 +97,7 @@ TEST(LinkUp, ResetOfTheLastSecond_IsSaidAgainWithAQuestion) {
   s.at(10100ms).link_up().nothing_more();
 }
 
-// The first moments of a wire may lose it again, or the peer's answer.
+// In its first moments a wire may lose the segment again, or the peer's answer.
 TEST(LinkUp, ResetOfTheLastSecond_IsSaidFourTimesMore) {
   Script s;
   s.establish().write(100).inject(seg().seq(1).ack(101).len(50)).close().ignore_all();
@@ -154,7 +154,7 @@ TEST(Announced, TooManyAddressesAtOnce_AreNotHeard) {
   s.announce().nothing_more().wait(1s).announce().expect(seg().seq(1).ack(1).len(0)).nothing_more();
 }
 
-// Announcements are cheap to forge, a walk over all connections is not.
+// Announcements are cheap to forge. A walk over all connections is not cheap.
 TEST(Announced, ManyInOneBurst_CostOneWalk) {
   Script s;
   s.establish();
@@ -178,7 +178,7 @@ TEST(Announced, DataRepeatedInVain_AsksWhetherItIsKnown) {
   s.establish().write(100).at(3s).ignore_all().announce().expect(seg().seq(101).ack(1).len(0)).nothing_more();
 }
 
-// Somebody may announce the address, again and again, of a host that is not there.
+// An attacker may announce, again and again, the address of a host that is not there.
 TEST(Announced, AgainAndAgain_PutsNothingOff) {
   for (const bool announced : {false, true}) {
     Script s;
@@ -237,7 +237,7 @@ TEST(UserTimeout, Unanswered_EndsTheConnection) {
   EXPECT_EQ(s.error(), Error::kTimedOut);
 }
 
-// RFC 5482 §3, Linux: answers that keep the window closed are no progress.
+// RFC 5482 §3, Linux: answers that keep the window closed are not progress.
 TEST(UserTimeout, ClosedWindowAnswered_EndsTheConnection) {
   Given given;
   given.window = 1000;

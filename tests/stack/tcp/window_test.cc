@@ -192,7 +192,7 @@ TEST(Writable, RingFull_ComesBackWithAThird) {
   EXPECT_NE(s.events() & kEventWritable, 0);
 }
 
-// A program that has been told of so much room may have two ends that rely on it.
+// A program that was told of that much room may have two ends that rely on it.
 TEST(Writable, TimeoutTakesNoRoomBack) {
   Given given;
   given.window = 65535U << 4;
@@ -221,8 +221,8 @@ TEST(Writable, NotSentLowWater_HoldsWriters) {
   EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
 }
 
-// tcp_stream_memory_free() of Linux is asked all along a write: a large frame, at most half of the peer's window, too
-// much is all that a writer gets.
+// tcp_stream_memory_free() of Linux is asked throughout a write. A writer gets at most one large frame too much, which
+// is at most half of the peer's window.
 TEST(Writable, NotSentLowWater_BoundsEachWrite) {
   Given given;
   given.options.not_sent_low_water = 3000;
@@ -239,7 +239,7 @@ TEST(Writable, NotSentLowWater_BoundsEachWrite) {
   EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
 }
 
-// Polls and waiting writers are told at half of it, and as soon as so much has left: no further ACK may come.
+// Polls and waiting writers are told when half of it is free, as soon as that much has left: no further ACK may come.
 TEST(Writable, NotSentLowWater_TellsOnceHalfHasLeft) {
   Given given;
   given.options.not_sent_low_water = 2000;

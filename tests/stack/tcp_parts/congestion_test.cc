@@ -18,7 +18,7 @@ CongestionControl started(Congestion algorithm, std::uint32_t segments = 10) {
   return cc;
 }
 
-/// A sender that always fills its window: one ACK of two segments after the other, for one round trip.
+/// A sender that always fills its window. ACKs of two segments each come for one round trip.
 struct Flow {
   CongestionControl cc;
   Instant now = kStart;
@@ -215,7 +215,7 @@ TEST(Cubic, ShortRoundTrips_GrowAtLeastAsReno) {  // RFC 9438 §4.3
   flow.rtt = 1ms;
   flow.cc.on_loss_event(kStart, 20 * kMss);
   for (int i = 0; i < 34; i++) flow.round();
-  // 9/17 of a segment a round trip up to the window before the loss, then one.
+  // The window grows by 9/17 of a segment in a round trip up to the window before the loss, then by one.
   EXPECT_NEAR(flow.cc.cwnd() / 1000.0, 20 + (34 - 6 * 17.0 / 9), 2.5);
 }
 

@@ -1,5 +1,5 @@
-// What a peer may send that no honest one does: seeded bytes into the option parser, seeded frames into the
-// reassembly queue and seeded blocks into the scoreboard. Failures name their seed.
+// What a hostile peer may send: seeded bytes into the option parser, seeded frames into the reassembly queue and seeded
+// blocks into the scoreboard. Failures name their seed.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace bypass::tcp {
 namespace {
 
-/// Bytes that look enough like options to get past the first check; in a block of their exact size, so that a
+/// Bytes that look enough like options to pass the first check. They lie in a block of their exact size, so that a
 /// sanitizer sees a read behind them.
 std::vector<std::byte> random_options(Random& random) {
   std::vector<std::byte> list(random.below(kMaxOptionBytes + 1));
@@ -59,7 +59,7 @@ TEST(Hostile, WrittenOptionsWithOneByteChanged_ParseOrFail) {
   }
 }
 
-/// Every frame anywhere in a window, at any length, mostly overlapping; rcv_nxt moves by chance.
+/// Frames lie anywhere in a window, have any length, and mostly overlap. rcv_nxt moves at random.
 TEST(Hostile, RandomOverlappingFrames_QueueStaysConsistent) {
   for (std::uint32_t seed = 0; seed < 20; seed++) {
     SCOPED_TRACE(seed);
@@ -104,7 +104,7 @@ TEST(Hostile, OneByteFramesFromTheTop_CostABoundedBlock) {
   pool.release(queue.clear(*arena));
 }
 
-/// Any ACK at all, honest or not, between sending, recovering and timing out.
+/// Any ACK, honest or not, between sending, recovering and timing out.
 TEST(Hostile, RandomAcks_ScoreboardStaysConsistentAndProgresses) {
   for (std::uint32_t seed = 0; seed < 30; seed++) {
     SCOPED_TRACE(seed);

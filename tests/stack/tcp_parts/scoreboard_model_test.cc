@@ -1,5 +1,5 @@
-// The scoreboard against RFC 6675's definitions taken literally, byte by byte, and against a receiver over
-// a wire that loses, duplicates and reorders.
+// The scoreboard against the literal definitions of RFC 6675, byte by byte, and against a receiver over a wire that
+// loses, duplicates and reorders.
 #include <algorithm>
 #include <deque>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kMss = 10;
 
-/// One bool a byte; quadratic and obvious.
+/// One bool for each byte: quadratic and obvious.
 struct Model {
   std::uint32_t una = 0, nxt = 0, high_rxt = 0, forced = 0;
   bool recovering = false;
@@ -165,7 +165,7 @@ class Transfer {
     EXPECT_EQ(pool_.out(), 0U);
   }
 
-  /// Rounds until all has arrived.
+  /// Runs rounds until all bytes have arrived.
   unsigned run(std::uint32_t bytes) {
     end_ = kBase + bytes;
     unsigned rounds = 0;
@@ -281,7 +281,7 @@ TEST(ScoreboardModel, FewLosses_FewRetransmissions) {
     transfer.run(8000);
     again += transfer.retransmitted();
   }
-  // 2 % of 80,000 bytes are lost, some of them twice.
+  // 2 % of 80,000 bytes are lost, and some of them twice.
   EXPECT_LT(again, 80'000 * 4 / 100);
 }
 

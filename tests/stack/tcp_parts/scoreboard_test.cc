@@ -34,7 +34,7 @@ class ScoreboardTest : public testing::Test {
     board_.on_sent(nxt_, bytes);
     nxt_ += bytes;
   }
-  /// The next segment by rule, begin and length, and that it was sent.
+  /// The next segment by rule, begin and length. Also marks it as sent.
   std::array<std::uint32_t, 3> next(bool new_data = false, std::uint32_t max = kMss) {
     const auto segment = board_.next_segment(max, kMss, new_data);
     const std::uint32_t at = segment.length == 0 ? 0 : distance(kBase, segment.begin);
@@ -55,7 +55,7 @@ class ScoreboardTest : public testing::Test {
   SeqNum nxt_ = kBase;
 };
 
-// Of SND.UNA, the block's begin and its end each lies "before" the next, modulo 2^32.
+// Each of SND.UNA, the block's begin and its end lies "before" the next, modulo 2^32.
 TEST_F(ScoreboardTest, BlockOfHalfTheNumbers_IsALie) {
   const auto update = ack(0, {{0x7fffffff, 0x90000000}, {0x7fffff00, 0x80000400}});
   EXPECT_EQ(update.newly_sacked, 0U);

@@ -1,4 +1,4 @@
-// SendMap against a model: a string of what each position holds.
+// SendMap against a model: a string with what each position holds.
 #include "stack/tcp/output/send_map.h"
 
 #include <string>
@@ -12,7 +12,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-/// A ring that holds its offsets' pattern.
+/// A ring whose bytes are a pattern of their offsets.
 class Ring {
  public:
   explicit Ring(Memory& memory) : memory_(memory) {}
