@@ -89,7 +89,7 @@ class KinDeath : public Kin {
     const std::uint64_t whole = once(kSurvives);
     ASSERT_GT(whole, 0U);
     std::mt19937_64 random(1);
-    const std::size_t places = bypass::test::long_form() ? kPlaces * kLongFactor : kPlaces;
+    const std::size_t places = bypass::test::tries(kPlaces, kLongFactor);
     for (std::size_t i = 0; i < places && !HasFailure(); i++) {
       const std::uint64_t place = 1 + random() % whole;
       SCOPED_TRACE("instruction " + std::to_string(place) + " of " + std::to_string(whole));
