@@ -6,7 +6,7 @@ import tempfile
 
 
 def verdict(checker, includes):
-    """What the checker says about a tree in which each file of `includes` includes the header beside its name."""
+    """The output of the checker for a tree in which each file of `includes` includes the header beside its name."""
     with tempfile.TemporaryDirectory() as root:
         for path, header in includes.items():
             for name, line in ((header, ""), (path, f'#include "{header}"\n')):

@@ -1,6 +1,6 @@
-"""Shared memory within a host: two programs on the kernel's loopback whose bytes go through memory that both have.
-What the kernel's sockets do is what must come of it: ends of connections, what only the kernel can do, and what programs
-do besides.   local.py NAME...   (no name: lists them)"""
+"""Connections within a host: two programs on the kernel's loopback whose bytes go through memory that both share. The result
+must be what the kernel's sockets give: ends of connections, what only the kernel can do, and what programs do besides.
+local.py NAME...   (no name: lists them)"""
 import os
 import random
 import select
@@ -18,7 +18,7 @@ CASES, case, same = cases()
 
 @same
 def names_and_errors(side):
-    """getpeername, getsockname, SO_ERROR and the like of a connection that has moved."""
+    """getpeername, getsockname, SO_ERROR and the like on a connection that has moved."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = connected(server, client)
     own = client("s.getsockname()[1]")
@@ -32,7 +32,7 @@ def names_and_errors(side):
 
 @same
 def counted_in_tcp_info(side):
-    """Bytes, and how long ago the last of them went: getsockopt(TCP_INFO)."""
+    """TCP_INFO shows how many bytes went, and how long ago the last of them."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent("info = lambda: s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)")
@@ -55,7 +55,7 @@ def counted_in_tcp_info(side):
 
 @same
 def refused_and_full(side):
-    """Nobody listens; and a listener whose backlog is full."""
+    """Connecting where nobody listens, and to a listener whose backlog is full."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = free_port()
     result = [client(f"socket.create_connection(('127.0.0.1', {port}))")]
@@ -75,8 +75,8 @@ def refused_and_full(side):
 
 @same
 def watched_before_it_connects(side):
-    """An epoll set that has the socket since before connect(), as nginx's have: by level, by edge, once; and with a thread
-    that sleeps in the set while connect() waits, and with a first attempt that is refused."""
+    """An epoll set has the socket since before connect(), as nginx's sets do: level-triggered, edge-triggered and one-shot.
+    Also with a thread that sleeps in the set while connect() waits, and with a first attempt that is refused."""
     result = []
     for how in ("0", "select.EPOLLET", "select.EPOLLONESHOT"):
         server, client = Agent(side, "server"), Agent(side, "client")
@@ -117,7 +117,7 @@ SHUT_HAS_COME = ("next('seen' for _ in range(100000) if s.getsockopt(socket.SOL_
 
 @same
 def shutdowns(side):
-    """Each way, at either end, with bytes under way; then what the other end can still do."""
+    """Each kind of shutdown(), at either end, with bytes under way. Then what the other end can still do."""
     result = []
     for how in HALVES:
         for closer in ("client", "server"):
@@ -144,7 +144,7 @@ def shutdowns(side):
 
 @same
 def an_end_is_seen_with_the_bytes_before_it(side):
-    """Who looks at a connection right behind the other end's shutdown or close: it shows the end at once."""
+    """A process that looks right after the other end's shutdown or close sees the end at once."""
     result = []
     with open(side.path("turn"), "wb") as turn:
         turn.write(b"\0")
@@ -171,7 +171,7 @@ def an_end_is_seen_with_the_bytes_before_it(side):
 
 @same
 def half_closed_and_the_other_way(side):
-    """After one end's FIN some megabytes go the other way."""
+    """After the FIN of one end, some megabytes go the other way."""
     with pair(side) as (server, client):
         client("s.sendall(pattern(0, 300000)); s.shutdown(socket.SHUT_WR)")
         server("t = threading.Thread(target=lambda: (s.sendall(pattern(0, 8 << 20)), s.shutdown(socket.SHUT_WR))); t.start()")
@@ -180,7 +180,8 @@ def half_closed_and_the_other_way(side):
 
 @same
 def aborts(side):
-    """SO_LINGER 0, and a close with bytes unread: the peer reads what the kernel would let it read, then ECONNRESET."""
+    """SO_LINGER 0, and a close with bytes unread. The peer reads what the kernel would let it read, then gets
+    ECONNRESET."""
     result = []
     for who in ("client", "server"):
         for kind in ("linger", "unread", "linger and unread", "plain"):
@@ -206,7 +207,7 @@ def aborts(side):
 
 @same
 def sends_after_the_peers_end(side):
-    """The first one is answered with a reset, and the next is told of it."""
+    """The first send is answered with a reset. The next send reports it."""
     result = []
     server, client = Agent(side, "server"), Agent(side, "client")
     for end in ("s.shutdown(socket.SHUT_RDWR)", "s.shutdown(socket.SHUT_RD); s.shutdown(socket.SHUT_WR)", "s.close()"):
@@ -221,7 +222,7 @@ def sends_after_the_peers_end(side):
 
 @same
 def peeks_that_wait(side):
-    """MSG_PEEK with MSG_WAITALL, or below SO_RCVLOWAT: for the rest, the end, a time-out, or not at all."""
+    """MSG_PEEK with MSG_WAITALL, or below SO_RCVLOWAT. It waits for the rest, the end or a time-out, or does not wait."""
     result = []
     with pair(side) as (server, client):
         def peeked(call, *parts):
@@ -255,7 +256,7 @@ def peeks_that_wait(side):
 
 @same
 def times_of_the_listener(side):
-    """An accepted connection has its listener's SO_RCVTIMEO, SO_SNDTIMEO and SO_RCVLOWAT, in shared memory too."""
+    """An accepted connection has its listener's SO_RCVTIMEO, SO_SNDTIMEO and SO_RCVLOWAT, also in shared memory."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = listener(server)
     server("t = struct.pack('ll', 0, 300000); [l.setsockopt(socket.SOL_SOCKET, o, t) for o in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]")
@@ -276,8 +277,8 @@ def times_of_the_listener(side):
 
 @same
 def resets_are_told_once(side):
-    """By the call that comes first, whoever of the library and the kernel knows of the end; and a connection that another
-    thread dissolves ends a receive with EPIPE, and leaves its error for the next call."""
+    """The first call reports a reset, whether the library or the kernel knows of it. If another thread disconnects the
+    connection, a receive ends with EPIPE, and the next call gets the error."""
     result = []
     for first in ("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)", "s.send(b'x')", "take(s, 100)"):
         with pair(side) as (server, client):
@@ -305,7 +306,7 @@ thread_id = 0; thread = threading.Thread(target=receive); thread.start()""")
 
 @same
 def bytes_before_a_close(side):
-    """Closed right behind the last byte: the peer reads them all, and then the end."""
+    """A connection is closed right after the last byte. The peer reads all bytes, and then the end."""
     result = []
     for size in (1, 5000, 200_000, 700_000):
         with pair(side) as (server, client):
@@ -347,7 +348,8 @@ def ask(port, seed):
 
 @same
 def short_connections_of_many_threads(side):
-    """Some questions and answers each, and the end behind the last answer, while they look for each other and move."""
+    """Each thread sends some questions, gets answers and closes after the last answer. Meanwhile its ends look for each
+    other and move."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = listener(server)
     for agent in (server, client):
@@ -361,7 +363,7 @@ def short_connections_of_many_threads(side):
 
 @same
 def lingering_close(side):
-    """SO_LINGER with time: close() waits for the peer's acknowledgements, not for its program."""
+    """With a time in SO_LINGER, close() waits for the peer's acknowledgements, not for its program."""
     with pair(side) as (server, client):
         client("s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 2))")
         client("s.sendall(pattern(0, 50000)); t0 = time.monotonic(); s.close()")
@@ -388,7 +390,7 @@ def urgent_data(side):
 
 @same
 def read_that_finds_an_urgent_byte_alone_passes_it(side):
-    """It is unread no more, so that the close sends the peer an end and no reset."""
+    """After that the urgent byte is no longer unread. So a close sends the peer an end and no reset."""
     result = []
     for _ in range(8):
         with pair(side) as (server, client):
@@ -403,7 +405,7 @@ def read_that_finds_an_urgent_byte_alone_passes_it(side):
 
 @same
 def reads_end_at_the_urgent_mark(side):
-    """Whatever lies in the ring before it and in the kernel behind it."""
+    """A read ends at the urgent mark, whatever lies in the ring before it and in the kernel after it."""
     def mark(agent):
         agent("at = array.array('i', [0]); fcntl.ioctl(s, 0x8905, at)")  # SIOCATMARK
         return agent("at[0]")
@@ -438,7 +440,7 @@ def reads_end_at_the_urgent_mark(side):
 
 @same
 def options_of_the_kernel(side):
-    """SO_ZEROCOPY, TCP_ULP and the like while bytes of both directions lie unread."""
+    """SO_ZEROCOPY, TCP_ULP and the like, while bytes of both directions are unread."""
     result = []
     for option in ("socket.SOL_SOCKET, 60, 1", "6, 31, b'tls'", "6, socket.TCP_CORK, 1", "6, 23, 5"):
         with pair(side) as (server, client):
@@ -458,7 +460,7 @@ def options_of_the_kernel(side):
 
 @same
 def receives_of_nothing(side):
-    """recv() of no bytes: EAGAIN where there are none, 0 where there are some, or an end."""
+    """recv() of 0 bytes gives EAGAIN if no bytes are there, and 0 if there are some, or an end."""
     with pair(side) as (server, client):
         client("libc = ctypes.CDLL(None, use_errno=True)")
         client("def nothing(flags=socket.MSG_DONTWAIT):\n"
@@ -471,7 +473,7 @@ def receives_of_nothing(side):
 
 @same
 def shut_to_read_then_to_write(side):
-    """With bytes unread, which stay readable; what comes later is answered with a reset."""
+    """shutdown() with bytes unread. These stay readable. Later bytes are answered with a reset."""
     with pair(side) as (server, client):
         server("s.sendall(b'before')")
         client("s.shutdown(socket.SHUT_RD)")
@@ -507,7 +509,7 @@ def splices(side):
 
 @same
 def killed_with_bytes_unread(side):
-    """The kernel resets such a connection; what the killed end has written is read first."""
+    """The kernel resets such a connection. The peer first reads what the killed end has written."""
     result = []
     for pending in (0, 10):
         with pair(side) as (server, client):
@@ -522,7 +524,7 @@ def killed_with_bytes_unread(side):
 
 @same
 def all_memory_locked(side):
-    """mlockall takes what is there, not what an arena could become."""
+    """mlockall() locks the pages that are there, not those that an arena could get."""
     tools = """
 import ctypes
 def lock(flags):
@@ -553,8 +555,8 @@ def resident():
 
 @same
 def limit_on_address_space(side):
-    """A program that limits its own (RLIMIT_AS, as vsftpd does) has the room that it would have without us, sees what it has
-    set, and leaves that to what it executes."""
+    """A program limits its own address space (RLIMIT_AS, as vsftpd does). It has as much room as without the library, reads
+    back what it has set, and passes that limit on at exec."""
     tools = """
 import mmap, resource, subprocess
 GIB = 1 << 30
@@ -595,7 +597,7 @@ def unprivileged():
 
 @same
 def streams_of_c(side):
-    """What libc's own stream over a standard number reads and writes is seen by nobody."""
+    """The library does not see what libc's own stream reads and writes over a standard number."""
     with pair(side) as (server, client):
         client("""
 import ctypes
@@ -618,7 +620,7 @@ def line():
 
 @same
 def sharer_killed_in_the_middle(side):
-    """A forked child that reads the same connection is killed; the parent goes on."""
+    """A forked child that reads the same connection is killed. The parent goes on."""
     for _ in range(40 if LONG else 6):
         with pair(side) as (server, client):
             server("""
@@ -644,7 +646,8 @@ threading.Thread(target=pump, daemon=True).start()
 
 @case
 def short_transfers_take_a_copy_and_no_more():
-    """Questions and answers of a process that does nothing else: counted, so that nothing slower has taken their place."""
+    """A process does nothing but questions and answers. Its calls are counted, so that no slower way has taken the short
+    one's place."""
     with Side("local") as side, pair(side) as (server, client):
         def at_once(agent):
             return side.stat(agent.child)["counters"]["local_at_once"]

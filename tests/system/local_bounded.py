@@ -1,5 +1,5 @@
-"""Shared memory within a host: how much a writer may have unread that has asked for little (SO_SNDBUF,
-TCP_NOTSENT_LOWAT), beside what the kernel takes. local_bounded.py NAME...   (no name: lists them)"""
+"""Connections within a host: how much a writer may have unread that has asked for little (SO_SNDBUF, TCP_NOTSENT_LOWAT),
+compared with what the kernel takes.   local_bounded.py NAME...   (no name: lists them)"""
 from agents import Agent
 from harness import LONG, Side, check, run_named
 from local_pairs import cases, moved, pair
@@ -65,7 +65,7 @@ def warm(a, b):
 
 
 def connect(side, when, asked, shared=True):
-    """An agent with both ends, `a` that writes and `b`; within a host, in the ring, unless it is to stay outside."""
+    """An agent with both ends, `a` that writes and `b`. The connection is in the ring, unless it must stay outside."""
     agent = Agent(side, "server")
     agent(SOURCE)
     agent(f"a, b = connected({when!r}, **{asked})")
@@ -78,7 +78,7 @@ def connect(side, when, asked, shared=True):
 
 
 def taken(name, when, questions):
-    """How much each writer may write, all of them at once: what takes long is to wait for room that does not come."""
+    """How much each writer may write. All of them write at once, because waiting for room that does not come takes long."""
     with Side(name) as side:
         agents = [(connect(side, when, asked), piece) for asked, piece in questions]
         for agent, piece in agents:
@@ -93,7 +93,7 @@ def taken(name, when, questions):
 
 
 def compare(when):
-    """Between what the kernel takes and 64 KiB more. Without the bound a ring takes 256 KiB."""
+    """The amount lies between what the kernel takes and 64 KiB more. Without the bound a ring takes 256 KiB."""
     late = () if when == "before" else LATE
     questions = [(asked, piece) for asked in (*ASKED, *late) for piece in ((100, 4 * KIB, 1 << 20) if LONG else (4 * KIB,))]
     wrong = [f"{asked}, by {piece}: {kernel} by the kernel, {ours} by the ring"
@@ -116,7 +116,7 @@ def bounded_by_options_when_it_is_paired(): compare("when paired")
 
 @case
 def bounded_to_less_than_a_ring_can_be():
-    """It stays with the kernel, which is said."""
+    """The connection stays with the kernel, and the reason is told."""
     for asked in TINY:
         with Side("kernel") as side:
             kernel = connect(side, "before", asked)("fill(a, 4096)")
@@ -129,7 +129,7 @@ def bounded_to_less_than_a_ring_can_be():
 
 @case
 def bounded_by_nothing():
-    """The kernel's buffers grow; a ring that is full is left for them."""
+    """The kernel's buffers grow. A full ring is left for them."""
     for asked in ({}, {"rcvbuf": 4 * KIB}, {"sndbuf": 1 << 20}):
         with Side("local") as side:
             agent = connect(side, "after connect", asked)
@@ -138,7 +138,8 @@ def bounded_by_nothing():
 
 @same
 def bounded_writer_hears_of_room(side):
-    """What a program sees that sends as much as it may: a part, EAGAIN, no bit; and an edge when it was read."""
+    """A program sends as much as it may. It sees a part sent, EAGAIN, and no EPOLLOUT; and an edge when the bytes were
+    read."""
     agent = connect(side, "before", {"sndbuf": 16 * KIB})
     agent("e = select.epoll(); e.register(a, select.EPOLLOUT | select.EPOLLIN | select.EPOLLET); first = e.poll(5)")
     agent("a.setblocking(False); sent = a.sendmsg([pattern(0, 100), pattern(100, 1 << 20)])")
@@ -150,7 +151,7 @@ def bounded_writer_hears_of_room(side):
 
 
 def in_small_pieces(side, asked, piece):
-    """A writer that sleeps for room goes on, however little is read at once."""
+    """A writer that sleeps for room goes on, however few bytes are read at once."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent(SOURCE)
@@ -169,7 +170,7 @@ def bounded_writer_sleeps(side):
 
 @same
 def bounded_when_it_is_full(side):
-    """The bound comes below what is unread: nothing is lost, and there is no room until enough was read."""
+    """The bound is set below what is unread. Nothing is lost, and there is no room until enough was read."""
     agent = connect(side, "after connect", {})
     agent("a.setblocking(False); sent = a.send(pattern(0, 240 << 10)); ask(a, b, sndbuf=16384)")
     return [agent("out(a)"), agent("take(b, sent) == pattern(0, sent)"), agent("out(a, 5000)")]
@@ -177,7 +178,8 @@ def bounded_when_it_is_full(side):
 
 @same
 def bounded_when_it_goes_back_to_the_kernel(side):
-    """Full, by an urgent byte: in order, all of it, and no more than before."""
+    """The ring is full when an urgent byte takes the connection back. All bytes come in order, and no more than before may
+    be written."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent(SOURCE)
@@ -192,7 +194,7 @@ def bounded_when_it_goes_back_to_the_kernel(side):
 
 @same
 def bounded_until_more_is_allowed(side):
-    """An option that allows more is heard at once by who waits."""
+    """When an option allows more, a waiting writer goes on at once."""
     agent = connect(side, "after connect", {"sndbuf": 16 * KIB})
     agent("sent = fill(a, 4096)")
     agent("e = select.epoll(); e.register(a, select.EPOLLOUT | select.EPOLLET)")

@@ -1,4 +1,4 @@
-"""What the scenarios of shared memory within a host are made of: connections between two agents."""
+"""What the scenarios of connections within a host use: connections between two agents."""
 import base64
 import contextlib
 import os
@@ -11,8 +11,8 @@ from harness import Failure, Side, Skip, check, free_port
 
 
 def cases():
-    """A file's cases, and what makes one of a function: `case`, and `same` of a scenario whose result must be the
-    kernel's."""
+    """A file's cases, and two decorators: `case` makes a case of a function, and `same` makes a case whose result must be
+    the kernel's."""
     found = {}
 
     def case(function):
@@ -40,7 +40,7 @@ def listener(server, name="l", address="127.0.0.1", backlog=128):
 
 
 def connected(server, client, shared=True, name="s", address="127.0.0.1"):
-    """One connection, `name` at both; where it can be, both its directions go through shared memory by the end."""
+    """Makes one connection, `name` at both ends. If it can be, both directions go through shared memory at the end."""
     port = listener(server, address=address)
     client(f"{name} = bounded(socket.create_connection(('{address}', {port})))")
     server(f"{name} = bounded(l.accept()[0]); l.close()")
@@ -49,7 +49,7 @@ def connected(server, client, shared=True, name="s", address="127.0.0.1"):
 
 
 def warm(server, client, shared=True, name="s"):
-    """Bytes both ways until it is paired, and once more, so that both directions have moved."""
+    """Sends bytes both ways until the connection is paired, and once more, so that both directions have moved."""
     wanted = shared and server.side.name == "local"
     for _ in range(100):
         for one, other in ((client, server), (server, client)):
@@ -74,7 +74,7 @@ def pair(side, shared=True, **extra):
 
 
 def memory_mapped(agent):
-    """Mappings and descriptors of shared memory that a process has."""
+    """The mappings and descriptors of shared memory that a process has."""
     maps = open(f"/proc/{agent.pid}/maps").read().count("bypass-connection")
     numbers = 0
     for fd in os.listdir(f"/proc/{agent.pid}/fd"):
@@ -94,7 +94,7 @@ def needs_root():
 
 
 def meeting_name(client, port, own):
-    """As src/fastpath/shm/rendezvous.cc makes it: a path, which is there while one waits."""
+    """The name that src/fastpath/shm/rendezvous.cc makes: a path, which exists while an end waits there."""
     network = client("socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8).hex()")
     address = bytes(10) + b"\xff\xff\x7f\0\0\1"
     ends = b"".join(address + struct.pack(">H", p) for p in sorted((port, own)))

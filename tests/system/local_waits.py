@@ -1,5 +1,4 @@
-"""Shared memory within a host: who is woken, by what, and at which price.
-local_waits.py NAME...   (no name: lists them)"""
+"""Connections within a host: which process is woken, by what, and at which cost.   local_waits.py NAME...   (no name: lists them)"""
 import random
 import signal
 import time
@@ -13,7 +12,7 @@ CASES, case, same = cases()
 
 @same
 def closed_while_it_is_polled(side):
-    """By another thread: poll() looks the number up again when something comes, and at its end."""
+    """Another thread closes the number. poll() looks the number up again when something comes, and when it ends."""
     result = []
     for shared in (False, True):
         for comes in (True, False):
@@ -33,7 +32,8 @@ def closed_while_it_is_polled(side):
 
 @same
 def one_edge_tells_of_the_end(side):
-    """A thread that sleeps in an edge-triggered set hears of a close, and of a reset, once, with all that is then true."""
+    """A thread that sleeps in an edge-triggered set gets one event for a close, and one for a reset, with all bits that are
+    then true."""
     result = []
     for how in ("s.close()", "s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()") * 8:
         with pair(side) as (server, client):
@@ -47,7 +47,8 @@ def one_edge_tells_of_the_end(side):
 
 @same
 def polls_that_always_find_something(side):
-    """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
+    """A poll never waits, because another of its sockets is always writable. It still sees bytes that come, whichever
+    way."""
     server, client = Agent(side, "server"), Agent(side, "client")
     port = listener(server)
     for name in ("w", "s"):
@@ -107,8 +108,8 @@ def play(seed, first):
 
 @case
 def sleepers_are_woken_by_one_call():
-    """Who sleeps at once changes no mask of signals for it, and nobody that is awake is written to: neither once in ten of
-    the round trips."""
+    """A thread that sleeps at once makes no system call to change its signal mask, and a thread that is awake gets no
+    wake-up. Either happens in less than a tenth of the round trips."""
     with Side("local", profile="cpu") as side:
         port, count = free_port(), 2000
         trace = ["strace", "-f", "-qq", "-o"]
@@ -145,7 +146,7 @@ def slept(): return {t: int(open(f'/proc/self/task/{t}/status').read().split('vo
 
 @case
 def thread_of_a_connection_is_woken_alone():
-    """Of 64 threads, each with a connection that it reads or polls, 63 sleep on while one is asked a thousand times."""
+    """64 threads each read or poll a connection of their own. One gets a thousand questions, and the other 63 sleep on."""
     with Side("local") as side:
         server, client = Agent(side, "server"), Agent(side, "client")
         count, rounds = 64, 1000
@@ -174,7 +175,7 @@ def ask(s):
 
 @case
 def who_is_awake_is_not_written_to():
-    """A thread that never sleeps costs its peer no system call, though another thread sleeps in another connection."""
+    """A thread that never sleeps costs its peer no system call, although another thread sleeps in another connection."""
     with Side("local") as side, pair(side) as (server, client):
         port = listener(server)
         client(f"other = socket.create_connection(('127.0.0.1', {port}))")
@@ -208,7 +209,7 @@ def busy(count):
 
 @case
 def set_that_is_changed_for_each_request_asks_the_kernel_of_nothing():
-    """A client that takes its connection out of its set while it writes: as redis-benchmark does."""
+    """A client takes its connection out of its set while it writes, as redis-benchmark does."""
     with Side("local") as side:
         with pair(side) as (server, client):
             connected(server, client, name="other")
@@ -247,7 +248,8 @@ def ended(thread, got):
 
 @same
 def what_comes_into_a_set_while_a_thread_sleeps_there(side):
-    """A connection, within another set too, what is waited for of it, and the first socket with a kernel's side."""
+    """While a thread sleeps in a set, it gets a connection (also within another set), other events to wait for, and its
+    first socket with a kernel half."""
     result = []
     with pair(side) as (server, client):
         connected(server, client, name="t")
@@ -290,7 +292,7 @@ def fill():
 
 @same
 def every_wait_is_woken(side):
-    """Records to and fro, with pauses; each is waited for in another way."""
+    """Records go to and fro, with pauses. Each is waited for in another way."""
     with pair(side) as (server, client):
         for agent in (server, client):
             agent(WAITERS)
@@ -300,7 +302,7 @@ def every_wait_is_woken(side):
 
 @same
 def woken_by_another_thread(side):
-    """shutdown() by one thread ends what another waits for: to read, to write, in poll()."""
+    """shutdown() by one thread ends the wait of another thread: for bytes, for room, in poll()."""
     result = []
     for how in ("SHUT_RD", "SHUT_WR", "SHUT_RDWR"):
         for wait in ("s.recv(10)", "[e for _, e in p.poll(700)]", "s.sendall(bytes(64 << 20))"):
@@ -324,7 +326,7 @@ t = threading.Thread(target=waits); t.start()
 
 @same
 def signals_in_the_middle(side):
-    """Handlers that end a waiting call, and handlers on top of calls that move bytes."""
+    """Handlers that end a waiting call, and handlers that interrupt calls while they move bytes."""
     with pair(side) as (server, client):
         client("class Rang(Exception): pass")
         client("def ring(*_): raise Rang")

@@ -1,4 +1,4 @@
-"""The programs people run, each doing its real work with both ends under libbypass, compared with the same run on
+"""The programs that people run. Each does its real work with both ends under libbypass, and is compared with the same run on
 the kernel's sockets.   programs.py NAME...   (no name: lists them)"""
 import json
 import os
@@ -50,7 +50,7 @@ def redis_benchmark(side):
 @scenario("vhost", "local", "rc", "shm", "verbs")
 @leaves_nobody_to_ask
 def redis_from_the_kernel(side):
-    """A wildcard listener serves kernel peers, too: redis-cli from a plain shell reaches the same server."""
+    """A wildcard listener also serves kernel peers: redis-cli from a plain shell reaches the same server."""
     port = free_port()
     side.start("server", "redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,
                until="Ready to accept")
@@ -62,7 +62,7 @@ def redis_from_the_kernel(side):
 
 @scenario("vhost", "local", "rc", "shm", "veth", "shared")
 def writers_whose_peer_has_ended(side):
-    """They read all that it had said, and then hear that nobody is there."""
+    """Writers read all that their ended peer had sent, and then learn that it has gone."""
     ways = ("close", "shutdown", "exit")
     port, fifo = free_port(), side.path("ended")
     os.mkfifo(fifo)
@@ -110,7 +110,7 @@ def curl_and_wget(side):
 @scenario("vhost", "local", "rc", "shm", "veth")
 @leaves_nobody_to_ask
 def python_urllib_and_subprocess(side):
-    """A few short connections: they may all be over before there is a link."""
+    """A few short connections. All of them may be over before there is a link."""
     port = http_server(side, {"a": 1, "b": 300000})
     return side.python("client", "http_client.py", f"http://{side.address}:{port}/a", f"http://{side.address}:{port}/b")
 
@@ -125,7 +125,7 @@ def python_asyncio(side):
 @scenario("vhost", "local", "rc", "shm", "veth", "verbs")
 @leaves_nobody_to_ask
 def threads_are_cancelled(side):
-    """Each inside a call or between two, and nobody else notices."""
+    """Each thread is cancelled inside a call or between two calls. Other threads do not notice."""
     port = free_port()
     side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
     return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 20000 if LONG else 400)
@@ -142,7 +142,7 @@ def threads_are_cancelled_under_handlers(side):
 @scenario("vhost", "local", "rc", "shm", "veth", "verbs")
 @leaves_nobody_to_ask
 def handlers_jump_out_of_calls(side):
-    """By siglongjmp, as programs have their timeouts; nothing of the call stays behind."""
+    """Handlers leave calls by siglongjmp, as programs do for time-outs. Nothing of the call is left over."""
     port, program = free_port(), os.path.join(BUILD, "bin", "jumps")
     server = side.start("server", program, "server", side.address, port, until="ready")
     got = side.run("client", program, "client", side.address, port, 1000 if LONG else 100, timeout=200 if LONG else 60)
@@ -247,7 +247,7 @@ def digests(folder):
 @scenario("vhost", "local", "rc", "shm", "veth")
 @leaves_nobody_to_ask
 def rsync(side):
-    """A tree to the daemon and back, changed, and what has changed again: by several processes at each end."""
+    """rsync copies a tree to the daemon and back, changes it, and copies the changes. Several processes run at each end."""
     port, url = free_port(), f"rsync://{side.address}"
     with open(side.path("rsync.conf"), "w") as file:
         file.write(RSYNC.format(address=side.address, port=port, dir=side.dir, user="uid = root\ngid = root" if os.geteuid() == 0 else ""))
@@ -284,7 +284,7 @@ def udp_echo(side):
 
 
 def said(text):
-    """What reports.py says; the log may stand between."""
+    """The output of reports.py. The log may stand between its lines."""
     return [line for line in (text.decode() if isinstance(text, bytes) else text).splitlines() if line.startswith("= ")]
 
 

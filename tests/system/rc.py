@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Connections over RC queue pairs whose links fail: no byte is lost, no connection ends. Named cases; without arguments their list."""
+"""Connections over RC queue pairs whose links fail: no byte is lost, and no connection ends. Named cases; without arguments
+their list."""
 import json
 import os
 import random
@@ -34,7 +35,8 @@ class Cables(Bridge):
         return super().environment(role, **{"BYPASS_SOFT": "af_packet:veth", "BYPASS_RDMA": "soft0", **extra})
 
     def cables(self):
-        """Each as the namespace and the interface that it is cut at: the device's own, or its carrier's other end."""
+        """Each cable as the namespace and the interface where it is cut: the device's own interface, or the other end of
+        its veth."""
         return [(self.namespaces[name], interface) for name, interface in
                 (("server", "veth"), ("client", "veth"), ("bridge", "server"), ("bridge", "client"))]
 
@@ -63,13 +65,13 @@ class Routed(Cables):
 
 
 def processes(side):
-    """Those that have the ports of their family, by pid."""
+    """The processes that have the ports of their family, by pid."""
     out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
     return {p["pid"]: p["counters"] for p in json.loads(out)["processes"] if p["counters"]}
 
 
 def linked(side, after):
-    """Waits until both ends have a link; their counters by pid."""
+    """Waits until both ends have a link. Returns their counters by pid."""
     def both():
         now = processes(side)
         return len(now) == 2 and all(c.get("rdma_links", 0) > c.get("rdma_links_failed", 0) for c in now.values()) and now
@@ -83,7 +85,7 @@ def lost(side, before):
 
 
 def drill(side, turns, strike, seed):
-    """`strike` falls so often upon ends that have a link, whose counters it is given; the ones at last."""
+    """Calls `strike` that often for ends that have a link, with their counters. Returns the last counters."""
     rng = random.Random(seed)
     for turn in range(1000 if LONG else turns):
         strike(rng, linked(side, f"{turn} times"))
@@ -92,7 +94,7 @@ def drill(side, turns, strike, seed):
 
 @case
 def link_down_under_load():
-    """The cable is cut, at any of four places, until an end gives the link up."""
+    """The cable is cut, at one of four places, until an end gives the link up."""
     with Cables() as side:
         transfers = Transfers(side, 64, workers=2)
 
@@ -107,8 +109,8 @@ def link_down_under_load():
 
 @case
 def server_killed_and_begun_again():
-    """Its address is announced when it is opened again: who waited for the one before hears that it has forgotten, with a link
-    and without."""
+    """A server is killed and begins again. When its port opens, its address is announced. A client that waited for the old
+    server then learns that it is gone, with a link and without one."""
     for rdma in ("soft0", "off"):
         with Cables() as side:
             port, count, settings = free_port(), 20, {"BYPASS_RDMA": rdma}
@@ -123,8 +125,8 @@ def server_killed_and_begun_again():
 
 @case
 def frozen_peer_under_load():
-    """A process that has a device, and serves its family's ports, stands still until the other end gives the link up, or for
-    a second where that one has nothing to say."""
+    """A process that has a device, and serves its family's ports, is stopped until the other end gives the link up. If that
+    end has nothing to send, it is stopped for a second."""
     with rc_side() as side:
         transfers, losses = Transfers(side, 64), []
 
@@ -166,7 +168,7 @@ def stream_whose_writer_computes():
 
 @case
 def low_water_beyond_the_ring():
-    """Readers that wait for more than a small ring holds get what it holds."""
+    """Readers that wait for more bytes than a small ring holds get what the ring holds."""
     with rc_side() as side:
         port, count = free_port(), 60
         server = side.start_python("server", "low_water.py", "server", side.address, port, count, until="ready")
@@ -176,7 +178,7 @@ def low_water_beyond_the_ring():
 
 @case
 def little_memory_suffices():
-    """More is to be written at once than there is memory for, over TCP and over RC: writers wait for their turn."""
+    """More is to be written at once than there is memory for, over TCP and over RC. Writers wait for their turn."""
     for side in (Side("bypass"), rc_side()):
         with side:
             little, port = {"BYPASS_MEMORY": "16M"}, free_port()
@@ -196,7 +198,7 @@ def ask_for_bytes(side, children, unread, read, size, client=None, **server):
 
 @case
 def unread_bytes_leave_buffers_to_others():
-    """What is not read yet holds the ports' buffers: they grow, and then it moves elsewhere."""
+    """Unread bytes hold the ports' buffers. The buffers grow, and then the bytes move elsewhere."""
     for side in (Side("bypass"), rc_side()):
         with side:
             ask_for_bytes(side, 0, 400, 20, 200_000)
@@ -204,8 +206,8 @@ def unread_bytes_leave_buffers_to_others():
 
 @case
 def little_memory_suffices_who_reads():
-    """Of both ends' connections most are not read, and hold what memory there is: who reads one is not left to the timers of
-    its sender. The ends may be one process, too."""
+    """Most connections of both ends are not read, and hold all memory. A connection that is read must not depend on its
+    sender's timers. Both ends may also be one process."""
     with Side("bypass") as side:
         ask_for_bytes(side, 0, 150, 20, 1_000_000, client={"BYPASS_MEMORY": "16M"}, BYPASS_MEMORY="16M")
     with Side("bypass") as side:
@@ -216,15 +218,15 @@ def little_memory_suffices_who_reads():
 
 @case
 def little_memory_suffices_a_family():
-    """Acknowledgements, which bring memory back, need some in a family, too."""
+    """Acknowledgements free memory, and need some themselves, also in a family."""
     with Side("bypass") as side:
         ask_for_bytes(side, 3, 250, 20, 200_000, BYPASS_MEMORY="16M")
 
 
 @case
 def link_fails_with_all_memory_in_use():
-    """Both ends have written all that they had memory for when the link fails, and begin to read: with the first segments of
-    each connection that are taken, memory comes back."""
+    """Both ends have written all that they had memory for when the link fails, and begin to read. The first segments that
+    are taken on each connection free memory."""
     with rc_side() as side:
         port, write, read, what = free_port(), side.path("write"), side.path("read"), (100, 300_000)
         ends = [side.start_python(role, "both_write_first.py", role, side.address, port, *what, write, read, until=said,
@@ -243,7 +245,7 @@ def link_fails_with_all_memory_in_use():
 
 @case
 def clients_leave_while_they_are_written_to():
-    """Connections that end so, hundreds a second, cost no other anything, and not the link."""
+    """Hundreds of connections a second end in this way. It costs no other connection anything, and not the link."""
     with rc_side() as side:
         port, begin = free_port(), side.path("begin")
         server = side.start_python("server", "leaving_clients.py", "server", side.address, port, until="ready")
@@ -261,7 +263,7 @@ def clients_leave_while_they_are_written_to():
 
 @case
 def one_end_without_links():
-    """The client's setting says off: plain TCP, and the server says why."""
+    """The client's setting is off: connections are plain TCP, and the server says why."""
     with rc_side() as side:
         transfers = Transfers(side, 4, BYPASS_RDMA="off")
         check(all(c.get("rdma_lanes", 0) == 0 for c in processes(side).values()), processes(side))
@@ -272,7 +274,7 @@ def one_end_without_links():
 
 @case
 def peers_behind_a_router_are_asked_where_a_rule_says_so():
-    """By both ends: without their rule, or with the other end's alone, connections are plain, and say so."""
+    """Both ends need a rule. Without one, or with a rule at one end only, connections are plain TCP and say why."""
     rules = {"server": "rdma 10.78.0.0/24", "client": "rdma 10.77.0.1; kernel udp *"}
     for having in ([], ["server"], ["client"], ["server", "client"]):
         with Routed() as side:
@@ -291,7 +293,8 @@ def peers_behind_a_router_are_asked_where_a_rule_says_so():
 
 @case
 def routed_path_of_smaller_packets():
-    """A path that takes less than both ports is none for a link, until the ports take no more: nobody finds out with his bytes."""
+    """A path with a smaller MTU than both ports gets no link, until the ports' MTU is as small. No program finds that out
+    by losing bytes."""
     rules = {"BYPASS_RULES": "rdma 10.64.0.0/12"}
     for mtu in ({}, {"BYPASS_MTU": "1500"}):
         with Routed(mtu=9000, path_mtu=1500) as side:
@@ -307,7 +310,7 @@ def routed_path_of_smaller_packets():
 
 @case
 def forgotten_settings_are_named():
-    """Whose setting does not name the software device says so, and its peer that it hears nothing of one."""
+    """An end whose setting does not name the software device says so. Its peer says that this end offers none."""
     forgotten = {"BYPASS_RDMA": "auto"}
     for roles in (["client"], ["server"], ["client", "server"]):
         with rc_side() as side:
@@ -326,7 +329,7 @@ def forgotten_settings_are_named():
 
 @case
 def shown_by_name():
-    """bypass ss and bypass stat name the path; without links it is the wire."""
+    """bypass ss and bypass stat name the path. Without links it is the wire."""
     with rc_side() as side:
         transfers = Transfers(side, 2)
         transfers.until_paths({"rc"}, transfers.client)

@@ -1,4 +1,4 @@
-"""What the README promises stands elsewhere, too: each variable as in docs/settings.md, the packages to build by hand
+"""What the README promises also stands elsewhere: each variable as in docs/settings.md, the packages to build by hand
 as tools/lib/common.sh installs them, and each file that it names."""
 import os
 import re

@@ -1,4 +1,4 @@
-"""What processes that give rights up have in common with others: users, arenas, drivers."""
+"""What the tests of processes that give rights up share: users, arenas, drivers."""
 import contextlib
 import os
 import re
@@ -51,7 +51,7 @@ def processes_named(side, name):
 
 
 def named(side, name):
-    """By the user: a family's processes of ours."""
+    """Our processes of that name in the side's family, by user."""
     found = {}
     for pid in processes_named(side, name):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -60,10 +60,10 @@ def named(side, name):
 
 
 def drivers(side):
-    """The one that keeps root's rights, and the one that serves."""
+    """The driver's two processes: the keeper, which has root's rights, and the process that serves."""
     return named(side, "bypass-driver")
 
 
 def heir(side, but=None):
-    """The one that waits for the place of both."""
+    """The process that takes the place of both when they are killed."""
     return side.until(lambda: [pid for pid in named(side, "bypass-heir").values() if pid != but], "an heir waits")[0]

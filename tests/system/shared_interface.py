@@ -36,15 +36,16 @@ def wire_connections(side, server):
 
 
 def wait_until_steered(side, server, port):
-    """Until the server's port is open the kernel has its connections. Returns how many came over the wire meanwhile."""
+    """Waits until the server's port is open. Before that the kernel has its connections. Returns how many came over the
+    wire meanwhile."""
     side.until(lambda: ask_redis(side, "kernel", OURS, port) == b"PONG" and wire_connections(side, server), "connections are steered")
     side.until(lambda: is_idle(server), "the last of them are counted")
     return wire_connections(side, server)
 
 
 def beside_the_kernel(wire):
-    """Our programs and the kernel's at one interface and one address, at the same time; and the address is the kernel's
-    alone again when ours is killed."""
+    """Our programs and the kernel's use one interface and one address at the same time. When ours is killed, the kernel has
+    the whole address again."""
     with Shared(wire) as side:
         ours, kernels, far = free_port(), free_port(), free_port()
         # An address that does not tell the interface's MAC address.
@@ -82,7 +83,7 @@ def shared_with_the_kernel_af_xdp():
 
 
 def older_connection(wire):
-    """A connection that the kernel has had at a port goes on when the port becomes ours."""
+    """The kernel has a connection at a port before the port becomes ours. That connection goes on."""
     server = ("import socket, sys\n"
               "s = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
               "print('ready', flush=True)\n"
@@ -125,7 +126,7 @@ def shared_port_with_an_older_connection_af_xdp():
 
 @case
 def shared_transfers():
-    """Many bytes each way, from either end, with the kernel's own beside them."""
+    """Many bytes in each direction, from either end, beside the kernel's own traffic."""
     with Shared() as side:
         beside = free_port()
         server = side.start_python("beside", "transfer.py", "serve", OURS, beside, AMOUNT, until="ready")
@@ -137,8 +138,8 @@ def shared_transfers():
 
 @case
 def shared_number_of_a_process_without_the_port():
-    """The kernel gets the number of a closed connection back when nothing is left of it, also from a process that does not
-    own the port and does nothing more."""
+    """A process without the port closes a connection. The kernel gets the TCP port back when nothing of the connection is
+    left, although the process does nothing more."""
     program = ("import os, signal, socket, sys\n"
                "server = (sys.argv[1], int(sys.argv[2]))\n"
                "socket.create_connection(server).close()\n"
@@ -169,8 +170,8 @@ def shared_number_of_a_process_without_the_port():
 
 @case
 def shared_listener_of_a_process_without_the_port():
-    """Its flow is ours when listen() is over, and the kernel's when close() is, though the process that has the port
-    sleeps."""
+    """The listener's flow is ours when listen() returns, and the kernel's when close() returns, although the process that
+    has the port sleeps."""
     program = ("import os, signal, socket, sys\n"
                "kept = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
                "if os.fork() == 0:\n"
@@ -202,8 +203,8 @@ def shared_listener_of_a_process_without_the_port():
 
 @case
 def shared_refused_peers_and_unreachable_ones():
-    """What the kernel's own sockets are told: a port that nobody listens at, by TCP and by ICMP; an address that nobody
-    has."""
+    """The errors are those of the kernel's own sockets: for a port where nobody listens, by TCP and by ICMP, and for an
+    address that no host has."""
     program = ("import socket, sys\n"
                "for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):\n"
                "    s = socket.socket(socket.AF_INET, kind)\n"
@@ -253,8 +254,8 @@ def path_mtu(address):
 
 
 class Followed(Shared):
-    """An agent under libbypass, one on the kernel's sockets at the same interface, which are told the same, and one at
-    the other end, where port 7000 is listened at. What the kernel's own is answered is what ours has to be."""
+    """An agent under libbypass and one on the kernel's sockets, on the same interface, get the same commands. A third agent
+    at the other end listens at port 7000. The kernel's agent gives the result that ours must give."""
 
     def __enter__(self):
         super().__enter__()
@@ -268,13 +269,13 @@ class Followed(Shared):
         ip("-n", self.namespaces[name], *words)
 
     def both(self, *sources):
-        """One source for both, or one for each."""
+        """Runs one source on both, or one source on each."""
         said = [agent(source) for agent, source in zip((self.ours, self.beside), sources * (3 - len(sources)))]
         check(said[0] == said[1], f"{sources}: ours {said[0]}, the kernel's {said[1]}")
         return said[0]
 
     def until_both(self, source, wanted):
-        """The kernel's at once, ours when it has heard."""
+        """The kernel's agent must have the result at once, and ours when it has heard of the change."""
         said = self.beside(source)
         check(said == wanted, f"{source}: the kernel's is {said}")
         self.until(lambda: self.ours(source) == wanted, f"{source}: ours is {wanted}")
@@ -283,7 +284,8 @@ class Followed(Shared):
         return self.stat(self.ours.child)["counters"].get(name, 0)
 
     def connects(self, address, source):
-        """To the other end's listener, from this address of ours. Before our stack has heard, the kernel does it."""
+        """Connects to the other end's listener from this address of ours. Until our stack has heard of the address, the
+        kernel connects."""
         def over_the_wire():
             before = self.counted("tcp_active_opens")
             said = self.ours(f"connect('{address}')")
@@ -296,7 +298,7 @@ class Followed(Shared):
         check(self.both(f"connect('{address}')") == source, f"{address}: from {source}")
 
     def accepted(self, address, port, name):
-        """Connections from the other end, `name` at all three."""
+        """Makes connections from the other end, called `name` by all three agents."""
         self.both(f"listen('{address}', {port})", f"listen('{address}', {port + 1})")
         before = self.counted("tcp_passive_opens")
         self.far(f"{name} = [bounded(socket.create_connection(('{address}', port))) for port in ({port}, {port + 1})]")
@@ -315,7 +317,7 @@ class Followed(Shared):
 
 
 def netlink_drops(child):
-    """Messages that the program's netlink sockets had no room for."""
+    """How many messages the program's netlink sockets had no room for."""
     inodes = set()
     for fd in os.listdir(f"/proc/{child.pid}/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
@@ -326,8 +328,9 @@ def netlink_drops(child):
 
 
 def follows_the_kernel(wire):
-    """Addresses, routes and the MTU change under programs that run: what is new is used, what has gone is not, and a
-    connection whose address has gone is silent until it is back. Then more changes at once than can be told."""
+    """Addresses, routes and the MTU change under running programs. What is new is used, and what has gone is not. A
+    connection whose address has gone is silent until the address is back. Then more changes come at once than netlink can
+    report."""
     with Followed(wire) as side:
         side.connects(KERNELS, OURS)
         side.accepted(OURS, 7001, "a")
@@ -394,7 +397,7 @@ def shared_changes_are_followed_af_xdp():
 
 @case
 def shared_datagrams_tell_their_interface():
-    """IP_PKTINFO of a datagram that came over the wire names the kernel's interface, as the kernel's own do."""
+    """IP_PKTINFO of a datagram that came over the wire names the kernel's interface, as for the kernel's own datagrams."""
     told = ("def told(port):\n"
             "    u = bounded(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))\n"
             "    u.setsockopt(socket.IPPROTO_IP, 8, 1)\n"
@@ -420,8 +423,8 @@ def shared_datagrams_tell_their_interface():
 
 @case
 def shared_neighbour_with_another_mac_address():
-    """The other end's MAC address changes under connections: they go on when the kernel knows the new one, which it learns
-    from the other end's question for ours."""
+    """The other end's MAC address changes under connections. They go on when the kernel knows the new one. It learns that
+    from the other end's ARP request."""
     with Followed() as side:
         side.connects(KERNELS, OURS)
         side.accepted(OURS, 7001, "a")
@@ -436,8 +439,8 @@ def shared_neighbour_with_another_mac_address():
 
 @case
 def shared_interface_is_made_anew():
-    """It is deleted and made again with its name, MAC address and IP address, twice: old connections go on, and new ones, both
-    ways, are our stack's."""
+    """The interface is deleted and made again with its name, MAC address and IP address, twice. Old connections go on. New
+    ones in both directions are our stack's."""
     with Followed() as side:
         side.connects(KERNELS, OURS)
         side.accepted(OURS, 7001, "a")
@@ -459,8 +462,8 @@ def shared_interface_is_made_anew():
 
 @case
 def shared_changes_are_followed_in_families():
-    """By the process that has the port for another one's listener, and, with a smaller MTU that the first has not heard of,
-    by the one that takes the port over."""
+    """The process that has the port follows changes for another one's listener. The process that takes the port over
+    follows a smaller MTU that the first has not heard of."""
     program = ("import os, socket, sys\n"
                "kept = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
                "if os.fork() == 0:\n"
@@ -482,7 +485,7 @@ def shared_changes_are_followed_in_families():
         child = int(side.output(parent).split()[1])
 
         def served(address, by):
-            """Over the wire: `by` has the port, and shows the family's counters."""
+            """Over the wire. `by` has the port, and shows the family's counters."""
             def opens():
                 said = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", by, LD_PRELOAD="")
                 return json.loads(said)["processes"][0]["counters"].get("tcp_passive_opens", 0)

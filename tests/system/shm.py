@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Two programs of one host in network namespaces of their own, joined by a port: their connections move to shared memory
-where they have a run directory in common. Named cases; without arguments their list."""
+"""Two programs of one host in network namespaces of their own, joined by a port. Their connections move to shared memory if
+they have a run directory in common. Named cases; without arguments their list."""
 import collections
 import json
 import os
@@ -19,7 +19,7 @@ def case(function):
 
 
 class Neighbours(Side):
-    """Each program in a network namespace of its own; the wire between them is a socket in the folder of both."""
+    """Each program has a network namespace of its own. The wire between them is a socket in a folder that both have."""
 
     def __init__(self, **options):
         super().__init__("bypass", shm=True, **options)
@@ -35,8 +35,8 @@ def counters(side, child):
 
 @case
 def both_ends_show_shm():
-    """All connections of both ends are on shared memory, by the name that `bypass ss` gives it; nothing is left in the run
-    directory of how they met."""
+    """All connections of both ends are on shared memory, as `bypass ss` names it. The run directory has no file left of
+    their meeting."""
     with Neighbours() as side:
         transfers = Transfers(side, 8)
         transfers.until_paths({"shm"})
@@ -55,7 +55,8 @@ def stream_whose_writer_computes():
 
 @case
 def other_run_directories():
-    """Each end has one of its own: the connections are plain TCP over the port, and who was asked says why."""
+    """Each end has a run directory of its own. The connections are plain TCP over the port, and the end that was asked says
+    why."""
     with Neighbours() as side:
         os.mkdir(side.path("theirs"), 0o700)
         transfers = Transfers(side, 4, BYPASS_RUN_DIR=side.path("theirs"))
@@ -70,7 +71,7 @@ def other_run_directories():
 
 @case
 def one_end_with_local_off():
-    """Its SYN-ACK has no option, and its peer's connections are plain TCP; each end says why."""
+    """Its SYN-ACK has no option, so its peer's connections are plain TCP. Each end says why."""
     for role, other in (("server", "client"), ("client", "server")):
         with Neighbours() as side:
             off = {"BYPASS_LOCAL": "off"}
@@ -84,7 +85,8 @@ def one_end_with_local_off():
 
 @case
 def peer_is_killed_under_load():
-    """kill -9 of the server: its connections end, as over a port; the next server's are on shared memory again."""
+    """The server is killed with SIGKILL. Its connections end, as over a port. Those of the next server are on shared memory
+    again."""
     with Neighbours() as side:
         transfers = Transfers(side, 16)
         for turn in range(10 if LONG else 3):
@@ -101,7 +103,7 @@ def peer_is_killed_under_load():
 
 @case
 def links_fail_under_load():
-    """Links are made to fail, at either end, under 32 connections: no byte is lost, no connection ends."""
+    """Links are made to fail, at either end, under 32 connections. No byte is lost, and no connection ends."""
     with Neighbours() as side:
         transfers = Transfers(side, 32, workers=2)
         ends = [int(pid) for pid in re.findall(r"worker (\d+)", side.output(transfers.server))] + [transfers.client.pid]
@@ -124,7 +126,7 @@ def links_fail_under_load():
 
 @case
 def idle_ends_sleep():
-    """A connection on shared memory over which nothing goes costs no processor time, and its next bytes wake the reader."""
+    """An idle connection on shared memory costs no processor time. Its next bytes wake the reader."""
     with Neighbours() as side:
         fifo, port = side.path("fifo"), free_port()
         os.mkfifo(fifo)

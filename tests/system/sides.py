@@ -30,21 +30,21 @@ WIRES = {
 
 
 def leaves_nobody_to_ask(function):
-    """Of a scenario of datagrams, or whose connections' processes have ended by its end: whether they shared memory is
-    not to be seen any more."""
+    """For a scenario of datagrams, or one whose processes have ended: at the end it cannot be seen any more whether they
+    shared memory."""
     function.leaves_nobody_to_ask = True
     return function
 
 
 def served_by_another_user(function):
-    """Of a scenario whose server's processes are another user's than its clients, as packaged servers' are under root:
-    such two share no memory."""
+    """For a scenario whose server runs as another user than its clients, as packaged servers do under root. Such processes
+    share no memory."""
     function.leaves_nobody_to_ask = True
     return function
 
 
 def on(cases, *wires):
-    """Makes a case of the scenario for each of `wires`, with the scenario's and the wire's name."""
+    """Makes a case of the scenario for each of `wires`, with the names of the scenario and the wire."""
     def register(function):
         for wire in wires:
             asked = not getattr(function, "leaves_nobody_to_ask", False)

@@ -24,7 +24,7 @@ def case(function):
 
 
 class Wire(Side):
-    """A device soft0 a role, at the two ends of one wire."""
+    """Each role has a device soft0, at the two ends of one wire."""
     preloaded = LIBRARY
     meeting_point = "127.0.0.1"
 
@@ -41,7 +41,7 @@ class Wire(Side):
 
 
 class Joined(Wire):
-    """Both ends of the wire, soft0 and soft1, are devices of one program's."""
+    """One program has both ends of the wire, as soft0 and soft1."""
 
     def environment(self, role, **extra):
         path = self.path("wire")
@@ -50,8 +50,8 @@ class Joined(Wire):
 
 
 class Interfaces(Namespaces):
-    """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or taps on
-    a bridge. The programs meet over kernel sockets beside it."""
+    """Each role has a device on an interface with a MAC address and an IP address of its own: the ends of a veth, or taps
+    on a bridge. The programs meet over kernel sockets beside it."""
     preloaded = LIBRARY
 
     def __init__(self, kind, roles=("server", "client")):
@@ -92,7 +92,7 @@ class Interfaces(Namespaces):
 
 
 class OnePlace(Namespaces):
-    """As Joined, over both ends of a veth in one namespace."""
+    """Like Joined, over both ends of a veth in one namespace."""
     preloaded = LIBRARY
 
     def __init__(self, kind, mtu):
@@ -120,7 +120,7 @@ class OnePlace(Namespaces):
 
 
 def listens(port, process="self"):
-    """Does anybody listen at the TCP port, as that process sees it?"""
+    """Whether a process listens at the TCP port, as that process sees it."""
     for table in (f"/proc/{process}/net/tcp", f"/proc/{process}/net/tcp6"):
         try:
             lines = open(table).readlines()[1:]
@@ -134,7 +134,7 @@ def listens(port, process="self"):
 
 
 def pair(wire, *command, timeout=60):
-    """Runs a program of two ends to its end; returns what both said."""
+    """Runs a program of two ends to its end. Returns the output of both."""
     port = free_port()
     command = [*command, "-p", port]
     server = wire.start("server", *command)
@@ -148,7 +148,7 @@ def pair(wire, *command, timeout=60):
 
 @case
 def devices():
-    """ibv_devices and ibv_devinfo see a device a wire, with the addresses and the MTU that it was given."""
+    """ibv_devices and ibv_devinfo see one device for each wire, with its addresses and MTU."""
     with Wire() as wire:
         two = dict(BYPASS_SOFT=f"vhost:{wire.path('a')};vhost:{wire.path('b')}", BYPASS_MTU=f"{JUMBO};1500",
                    BYPASS_ADDR="10.7.0.1/24;10.8.0.1/24,fd08::1/64")
@@ -167,8 +167,8 @@ def devices():
 
 @case
 def without_devices():
-    """Where no software device is asked for, programs see what they saw before, and standard error says once how to have
-    one; one that cannot be had is named."""
+    """If no software device is asked for, programs see what they saw before. Standard error says once how to have one, and
+    names one that cannot be had."""
     with Wire() as wire:
         none = dict(BYPASS_SOFT=None, BYPASS_ADDR=None, BYPASS_MTU=None)
         plain = subprocess.run(["ibv_devices"], capture_output=True, env={"LC_ALL": "C"}, timeout=20)
@@ -194,7 +194,7 @@ def without_devices():
 
 
 def symbols(path, which):
-    """The names that a program or a library defines or wants, each with the version that programs built today ask for."""
+    """The names that a program or a library defines or needs. Each has the version that programs built today ask for."""
     said = subprocess.run(["nm", "-D", "--with-symbol-versions", which, path], capture_output=True, text=True, check=True).stdout
     words = [line.split()[-1] for line in said.splitlines()]
     mark = "@@" if which == "--defined-only" else "@"
@@ -203,7 +203,7 @@ def symbols(path, which):
 
 @case
 def a_real_device():
-    """Beside a software device: both are listed, and whatever is asked of the real one its own library is asked."""
+    """Beside a software device: both are listed. Calls for the real device go to its own library."""
     with Wire() as wire:
         real = dict(LD_LIBRARY_PATH=os.path.join(BUILD, "one_device"))
         listed = wire.run("server", "ibv_devices", ONE_DEVICE_LOG=wire.path("listing"), **real).decode()
@@ -235,7 +235,7 @@ BY_DESCRIPTOR = {"ibv_import_device", "ibv_unimport_dm"}
 
 @case
 def exports():
-    """Every call of libibverbs' that a program can ask of a device is ours, too, at the same version."""
+    """The library has every call of libibverbs that a program can make for a device, at the same version."""
     needs = subprocess.run(["ldd", VERBS_ABI], capture_output=True, text=True, check=True).stdout
     real = symbols(re.search(r"libibverbs\.so\.1 => (\S+)", needs)[1], "--defined-only")
     ours = {name: version for name, version in symbols(LIBRARY, "--defined-only").items() if version != "LIBBYPASS_1"}
@@ -252,7 +252,7 @@ def exports():
 
 @case
 def async_events():
-    """ibv_asyncwatch sleeps, and is told when the peer comes and goes."""
+    """ibv_asyncwatch sleeps, and gets an event when the peer comes and when it goes."""
     with Wire() as wire:
         command = ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0"]
         watch = wire.start("server", *command, until="async event")
@@ -265,7 +265,7 @@ def async_events():
 
 @case
 def port_states():
-    """A port is active before its first peer is there, as long as that is, and down when the peer has gone."""
+    """A port is active until its first peer comes, and while a peer is there. It is down when the peer has gone."""
     with Wire() as wire:
         watch = wire.start("server", VERBS_ABI, "port_states", until="waiting")
         peer = wire.start("client", "ibv_asyncwatch", "-d", "soft0")
@@ -276,7 +276,7 @@ def port_states():
 
 @case
 def an_absent_receiver():
-    """A program that has got its message and turns away from the device: its acknowledgement does not wait for it."""
+    """A program that has got its message makes no more calls to the device. The acknowledgement does not wait for it."""
     with Wire() as wire:
         peer = {role: wire.environment(other)["BYPASS_ADDR"].split("/")[0]
                 for role, other in (("server", "client"), ("client", "server"))}
@@ -288,7 +288,7 @@ def an_absent_receiver():
 
 @case
 def everything_is_closed():
-    """A program that closes all descriptors that it does not know goes on, and its device does not spin. (DPDK's wires have
+    """A program closes all descriptors that it does not know. It goes on, and its device does not spin. (DPDK's wires have
     threads of their own, which do.)"""
     with Interfaces("af_packet") as wire:
         said = wire.run("server", os.path.join(BUILD, "bin", "verbs_abi"), "everything_is_closed").decode()
@@ -299,8 +299,9 @@ def everything_is_closed():
 
 @case
 def rc_links_die_and_come_again():
-    """Two processes with RC links of the verbs plugin's: connections' bytes, checked one by one, go over lanes; the queue
-    pair is made to fail, at either end in turn; the lanes end, the bytes go on over TCP, and over the next link."""
+    """Two processes with RC links of the verbs plugin. The bytes of connections are checked one by one and go over lanes.
+    The queue pair is made to fail, at either end in turn. The lanes end, and the bytes go on over TCP and over the next
+    link."""
     program = os.path.join(BUILD, "bin", "rc_two_processes")
     connections, deaths = 4, 9 if LONG else 3
     size = 750_000 * (deaths + 1)  # of a part at most 200 kB, and what was not placed, go over TCP
@@ -397,7 +398,8 @@ def perftest(*command, **options):
 
 
 def measured(wire, *command, sizes=None, timeout=60):
-    """Runs one of perftest's programs; returns the rows of the client's table, one for each of `sizes` if they are named."""
+    """Runs one of perftest's programs. Returns the rows of the client's table, one for each of `sizes` if sizes are
+    named."""
     said = pair(wire, command[0], *PERFTEST, *command[1:], timeout=timeout)[1]
     rows = [line.split() for line in said.splitlines() if re.match(r" \d+ +\d+ +[\d.]+", line)]
     # The last column, a time or a rate of messages: two bytes in a millisecond are 0.00 MB/s.
@@ -498,7 +500,7 @@ def raw_ping_pong(wire, *macs):
 
 @case
 def large_raw_frames():
-    """Up to what the wire takes, and no further."""
+    """Frames up to the largest size that the wire takes, and none above it."""
     for mtu in ("4000", JUMBO):
         with Joined(mtu=mtu) as wire:
             wire.run("server", VERBS_ABI, "large_raw_frames")
@@ -518,7 +520,7 @@ def large_segments():
 
 @case
 def a_killed_peer():
-    """Its queue pairs go with it: the other end is told that its retries are exhausted, and serves the next one."""
+    """The peer's queue pairs end with it. The other end learns that its retries are exhausted, and serves the next peer."""
     with Wire() as wire:
         port = free_port()
         command = ["ib_write_bw", "-x", 1, "-F", "-p", port]
@@ -534,8 +536,8 @@ def a_killed_peer():
 
 @case
 def one_of_two_killed_peers():
-    """A process that dies takes its own queue pairs down and no others: who had two peers is told of the one that its
-    retries are exhausted, and goes on with the other."""
+    """A process that dies takes down only its own queue pairs. A process with two peers learns that its retries to that one
+    are exhausted, and goes on with the other."""
     with Interfaces("tap", ("server", "dies", "stays")) as wire:
         peers = {role: wire.start(role, VERBS_ABI, "receives_for_ever", until="waiting", PEER=wire.address_of("server"), PLACE=place)
                  for place, role in (("0", "dies"), ("1", "stays"))}
@@ -547,7 +549,7 @@ def one_of_two_killed_peers():
 
 
 def moved(child):
-    """Seconds of processor time that the program has used: it spins once it transfers."""
+    """The seconds of processor time that the program has used: it spins once it transfers."""
     with open(f"/proc/{child.pid}/stat") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -577,7 +579,7 @@ def idle_devices_use_no_cpu():
 
 @case
 def abi():
-    """A program of our own that asks what no tool asks: events, forks, extended interfaces, refusals."""
+    """A test program that asks what no tool asks: events, forks, extended interfaces, refusals."""
     with Wire() as wire:
         two = dict(BYPASS_SOFT=f"vhost:{wire.path('a')};vhost:{wire.path('b')}", BYPASS_MTU=f"{JUMBO};{JUMBO}",
                    BYPASS_ADDR="10.7.0.1/24;10.8.0.1/24")

@@ -59,7 +59,7 @@ class Shared(Namespaces):
         return env
 
     def listens(self, child, port):
-        """Does anybody listen at the TCP port, where the child runs?"""
+        """Whether a process listens at the TCP port, where the child runs."""
         tables = (f"/proc/{child.pid}/net/{name}" for name in ("tcp", "tcp6"))
         lines = [line.split() for table in tables for line in open(table).readlines()[1:]]
         return any(fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port for fields in lines)
@@ -73,7 +73,7 @@ class Shared(Namespaces):
         return int(rows[1][rows[0].index(name)])
 
     def programs(self):
-        """Programs at our interface: TCX ones, and whether there is an XDP one."""
+        """The programs at our interface: TCX programs, and whether there is an XDP program."""
         tcx = int(self.python("here", "interface_programs.py", "veth-a").split()[1])
         return tcx, "xdp" in ip("-n", self.namespaces["ours"], "link", "show", "dev", "veth-a")
 
@@ -81,12 +81,12 @@ class Shared(Namespaces):
         return self.start("server", ECHO, "udp", address, port, *more, until="ready", **extra)
 
     def is_echoed(self, port):
-        """From the peer's kernel sockets."""
+        """Whether the peer's kernel sockets get an echo."""
         return b"wrong 0" in self.python("there", "udp_bounce.py", OURS, port, 20)
 
 
 def pair(side, *command, timeout=60, **of_client):
-    """Runs a verbs program of two ends to its end; returns what the client said."""
+    """Runs a verbs program of two ends to its end. Returns the client's output."""
     port = free_port()
     command = [*command, "-p", port]
     server = side.start("server", *command)
@@ -97,8 +97,8 @@ def pair(side, *command, timeout=60, **of_client):
 
 
 class KernelTraffic:
-    """The kernel's own on the same interfaces and addresses, while the object lives: an answered ping, a bulk transfer each
-    way, datagrams. Its end is awaited, and all of it must have come."""
+    """While the object lives, the kernel has traffic of its own on the same interfaces and addresses: a ping, a bulk
+    transfer in each direction, datagrams. The end is awaited, and everything must have come."""
 
     def __init__(self, side):
         self.side = side
@@ -125,8 +125,8 @@ class KernelTraffic:
 
 @case
 def queue_pairs_beside_the_kernel():
-    """RC with the data checked, over IPv4 and IPv6, and writes, while the kernel's own traffic goes on at the same addresses.
-    The kernel sees no packet of theirs, so it refuses none."""
+    """RC with the data checked, over IPv4 and IPv6, and writes, while the kernel's own traffic goes on at the same
+    addresses. The kernel sees none of the RoCE packets, so it refuses none."""
     for kind in WIRES:
         with Shared(kind) as side:
             with KernelTraffic(side):
@@ -142,7 +142,7 @@ def queue_pairs_beside_the_kernel():
 
 @case
 def device_says_whose_interface_it_is_on():
-    """Its addresses, its number, its MTU."""
+    """The device reports the interface's addresses, index and MTU."""
     for kind in (*WIRES, "netdev"):
         with Shared(kind) as side:
             index = ip("-n", side.namespaces["ours"], "link", "show", "dev", "veth-a").split(":")[0]
@@ -159,7 +159,7 @@ def device_says_whose_interface_it_is_on():
 
 @case
 def peer_with_an_address_of_its_own():
-    """Its device answers for that itself, at a MAC address of its own beside the kernel's."""
+    """The peer's device answers for that address itself, at a MAC address of its own beside the kernel's."""
     for kind in WIRES:
         with Shared(kind) as side:
             said = pair(side, "ibv_rc_pingpong", "-g", 1, "-c", BYPASS_SOFT_ADDR="10.77.0.9/24")
@@ -168,7 +168,7 @@ def peer_with_an_address_of_its_own():
 
 @case
 def interface_goes_down_and_changes():
-    """The port's state is the interface's; with another MAC address that is another one."""
+    """The port's state is that of the interface. An interface with another MAC address is another interface."""
     for kind in WIRES:
         with Shared(kind) as side:
             watch = side.start("server", "stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0", until="async event")
@@ -182,8 +182,8 @@ def interface_goes_down_and_changes():
 
 @case
 def flow_of_a_rule_is_its_alone():
-    """The datagrams to its port are echoed by the queue pair, and the kernel refuses none of them. Other ports, and TCP at
-    the same number, are the kernel's. After SIGKILL nothing is left, and the port is the kernel's."""
+    """The queue pair echoes the datagrams to its port, and the kernel refuses none of them. Other ports, and TCP at the
+    same number, are the kernel's. After SIGKILL nothing is left, and the port is the kernel's."""
     for kind in WIRES:
         with Shared(kind) as side:
             check(side.programs() == (0, False), "a program is there from the start")
@@ -218,8 +218,8 @@ def forked_child_holds_nothing():
 
 @case
 def processes_share_an_interface():
-    """Each has its flows; the same one is in use, until its process is dead. So are RoCE packets, which the first process
-    with a queue pair for them has. By AF_XDP an interface is one process's."""
+    """Each process has its flows. The same flow is in use until its process is dead. The same holds for RoCE packets, which
+    the first process with a queue pair for them gets. With AF_XDP only one process can have an interface."""
     with Shared() as side:
         ports = [free_port(), free_port()]
         first, second = [side.echo(port) for port in ports]
@@ -257,7 +257,7 @@ for kind in ("8100000588b6", "88b5"):
 
 @case
 def rule_for_the_mac_address_takes_every_frame():
-    """But for ARP and what VLANs have; perftest's raw_ethernet_lat asks for that."""
+    """The rule takes every frame except ARP and tagged ones. perftest's raw_ethernet_lat asks for that."""
     for kind in WIRES:
         with Shared(kind) as side:
             mac, other = side.mac("ours", "veth-a"), side.mac("peer", "veth-b")

@@ -1,11 +1,12 @@
-"""Transfers that are checked byte by byte, while something happens to what carries them."""
+"""Transfers that are checked byte by byte, while something happens to the path beneath them."""
 import re
 
 from harness import LONG, check, free_port
 
 
 def stream_then_compute(side, path):
-    """Streams whose writer then makes no call: nothing that it has written stays behind. Over `path`, as `bypass ss` names it."""
+    """Streams whose writer then makes no call. All bytes that it has written arrive. Over `path`, as `bypass ss` names
+    it."""
     port, rounds = free_port(), 500 if LONG else 20
     server = side.start_python("server", "stream_then_compute.py", "server", side.address, port, side.dir, rounds, until="ready")
     client = side.start_python("client", "stream_then_compute.py", "client", side.address, port, side.dir, rounds, until="connected")
@@ -15,7 +16,7 @@ def stream_then_compute(side, path):
 
 
 class Transfers:
-    """Checked transfers over so many connections at once."""
+    """Checked transfers over that many connections at once."""
 
     def __init__(self, side, count, workers=1, server=None, **client):
         self.side, self.count, self.stop, self.port = side, count, side.path("stop"), free_port()
@@ -31,7 +32,7 @@ class Transfers:
         return len(re.findall(rf"^{word} ", self.side.output(self.client), re.M))
 
     def paths(self, child):
-        """What `bypass ss` says of its connections."""
+        """The paths of its connections, as `bypass ss` says."""
         return {s["path"] for s in self.side.stat(child)["sockets"] if s["state"] == "ESTABLISHED"}
 
     def until_paths(self, wanted, *children):

@@ -69,7 +69,7 @@ def read(most):
 
 
 def held_back(side, writer, reader):
-    """What a writer sees of its times whose peer does not read, and then does."""
+    """The times that a writer sees while its peer does not read, and then reads."""
     here, there = (Agent(side, role, under=side.inside(role)) for role in (writer, reader))
     there(f"l = socket.create_server(({side.address_of(reader)!r}, 0))")
     port = there("l.getsockname()[1]")
@@ -150,7 +150,7 @@ def read_capture(capture, condition):
 
 
 def frames_on_the_wire(port):
-    """Our interface fills checksums and cuts segments in software, so that the peer's end shows what a card would send."""
+    """Our interface fills checksums and cuts segments in software. So the peer's end shows what a card would send."""
     with Veth(port) as side:
         side.offloads_off("ours", "veth-a")
         capture = side.path("capture")
@@ -200,7 +200,8 @@ def af_xdp_frames_pass_tshark():
 
 @case
 def af_xdp_leaves_nothing_behind():
-    """Also after SIGKILL; and the kernel keeps what is not for us: its own address on the interface answers meanwhile."""
+    """Nothing is left over, also after SIGKILL. The kernel keeps what is not for us: its own address on the interface
+    answers meanwhile."""
     with Veth("af_xdp:veth-a") as side:
         def interface():
             return ip("-n", side.namespaces["ours"], "link", "show", "dev", "veth-a")
@@ -233,7 +234,7 @@ def container_behind_a_bridge():
 
 @case
 def what_no_fast_path_carries_says_why():
-    """Connections of a neighbour's kernel, of one behind a router, and of a program with itself."""
+    """Connections of a neighbour's kernel, of a kernel behind a router, and of a program with itself."""
     beyond = "198.51.100.1"
     with Veth("af_packet:veth-a") as side:
         ip("-n", side.namespaces["kernel"], "addr", "add", f"{beyond}/32", "dev", "lo")
@@ -250,7 +251,7 @@ def what_no_fast_path_carries_says_why():
 
 @case
 def handler_takes_connections_on_top_of_malloc():
-    """The first connections of all, and of several peers, so that there is something to note of each."""
+    """The first connections of all, from several peers, so that something is recorded for each."""
     sources = [KERNELS] + [f"10.77.0.{i}" for i in range(20, 24)]
     with Veth("af_packet:veth-a") as side:
         for source in sources[1:]:
@@ -290,7 +291,7 @@ def idle_server_uses_no_cpu():
 
 @case
 def a_few_buffers_suffice():
-    """The peer's window is larger than all of them together: they run dry, and come back. (AF_XDP takes its least.)"""
+    """The peer's window is larger than all buffers together. They run out, and come back. (AF_XDP takes its least.)"""
     for port in ("af_packet:veth-a", "af_xdp:veth-a"):
         with Veth(port) as side:
             for server_role in ("ours", "kernel"):
@@ -300,7 +301,8 @@ def a_few_buffers_suffice():
 
 @case
 def another_process_of_the_family_takes_the_interface_over():
-    """What forked processes inherited of the port, its owner's death ends; another one opens the port afresh."""
+    """Forked processes have inherited parts of the port. They end with its owner's death, and another process opens the
+    port anew."""
     for port in ("af_packet:veth-a", "af_xdp:veth-a"):
         with Veth(port) as side:
             number = free_port()
@@ -347,7 +349,7 @@ def netdev_takes_the_interface():
 
 @case
 def address_that_the_kernel_has_is_refused():
-    """Both would answer, the kernel with resets; the program runs on the kernel's sockets, and says why."""
+    """Both would answer, the kernel with resets. So the program runs on the kernel's sockets, and says why."""
     with Veth("af_packet:veth-a") as side:
         side.run("ours", "ip", "addr", "add", f"{OURS}/24", "dev", "veth-a", LD_PRELOAD="")
         port = free_port()
@@ -359,8 +361,8 @@ def address_that_the_kernel_has_is_refused():
 
 @case
 def address_that_another_process_has_is_in_use():
-    """Both would answer, and each reset the other's connections. The second one hears what the kernel's bind() would say,
-    without a frame of its own; when the first one is dead the address is free."""
+    """Both would answer, and each would reset the other's connections. The second process gets what the kernel's bind()
+    would say, and sends no frame. When the first is dead, the address is free."""
     for port in ("af_packet:veth-a", "af_xdp:veth-a"):
         with Veth(port) as side:
             number, other = free_port(), free_port()
@@ -381,7 +383,7 @@ def address_that_another_process_has_is_in_use():
 
 @case
 def address_of_another_host_is_said():
-    """A host on the link that answers for our address: once in the log, and in bypass why."""
+    """A host on the link answers for our address. This is said once in the log, and in `bypass why`."""
     claim = ("import socket, struct; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('veth-b', 0));"
              f"a = socket.inet_aton('{OURS}'); m = bytes.fromhex('020000000099');"
              "s.send(b'\\xff' * 6 + m + struct.pack('!HHHBBH', 0x806, 1, 0x800, 6, 4, 1) + m + a + bytes(6) + a)")
@@ -421,7 +423,7 @@ for i in range(32):
 
 @case
 def flood_of_forged_syns_is_said():
-    """The library's listener tells of it; clients go on where it sends cookies, and only there."""
+    """The library's listener reports it. Clients go on where it sends cookies, and only there."""
     for cookies in ("on", "off"):
         with Veth("af_packet:veth-a") as side:
             port = free_port()
@@ -440,8 +442,8 @@ def flood_of_forged_syns_is_said():
 
 @case
 def interface_goes_down_and_comes_back():
-    """What is sent meanwhile is lost, as with a cable; the connection lives on. Then the interface is removed and made
-    again, with another index."""
+    """Frames that are sent meanwhile are lost, as with a cable. The connection goes on. Then the interface is removed and
+    made again, with another index."""
     with Veth("af_packet:veth-a") as side:
         port = free_port()
         server = side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir",

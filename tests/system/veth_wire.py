@@ -1,5 +1,5 @@
-"""Network namespaces joined by veths: programs in some under libbypass, in others on the kernel's sockets. All of it goes
-with the object."""
+"""Network namespaces joined by veths: programs in some under libbypass, in others on the kernel's sockets. Everything is
+removed with the object."""
 import os
 import subprocess
 
@@ -16,8 +16,8 @@ def ip(*words):
 
 
 class Namespaces(Side):
-    """A namespace for each of `names`. How they are joined, `build`, and which role's programs run where, as whose, under
-    which address, `place`, `is_ours`, `address_of`, is the derived class's."""
+    """A namespace for each of `names`. The derived class says how they are joined (`build`), and where and as whom a role's
+    programs run and under which address (`place`, `is_ours`, `address_of`)."""
 
     def __init__(self, port, names):
         if os.geteuid() != 0:
@@ -74,9 +74,9 @@ class Namespaces(Side):
 
 
 class Veth(Namespaces):
-    """A pair, with a bridge between them, or a forwarder that loses and reorders frames, if asked to. The role `ours` is
-    the preloaded one, at veth-a, `kernel` the other, at veth-b; a scenario's `server` and `client` are the one and the
-    other, as `ours` says."""
+    """A veth pair. If asked to, with a bridge between the ends, or a forwarder that loses and reorders frames. The role
+    `ours` runs under the library, at veth-a. The role `kernel` is at veth-b. A scenario's `server` and `client` are one and
+    the other, as `ours` says."""
 
     def __init__(self, port, offloads=True, faults=None, bridge=False, ours="server"):
         self.offloads, self.faults, self.bridge = offloads, faults, bridge
@@ -113,8 +113,8 @@ class Veth(Namespaces):
 
 
 class Shared(Veth):
-    """A veth whose address the kernel has at our end, too: our programs share it with the kernel's through a software
-    RDMA device that steers, as they would a card. The role `beside` is a program of the kernel's at our end."""
+    """A veth whose address the kernel also has at our end. Our programs share it with the kernel's through a software RDMA
+    device that steers, as they would share a card. The role `beside` is a kernel program at our end."""
 
     def __init__(self, wire="af_packet", **options):
         self.wire = wire
@@ -159,7 +159,7 @@ class Tap(Veth):
 
 
 class Bridge(Namespaces):
-    """A namespace for each role, its veth a port of one bridge; the roles in `ours` are the preloaded ones."""
+    """A namespace for each role. Its veth is a port of one bridge. The roles in `ours` run under the library."""
 
     def __init__(self, roles, ours, port="netdev:veth"):
         self.addresses = {role: f"10.77.0.{number}" for number, role in enumerate(roles, 1)}
@@ -193,7 +193,7 @@ AMOUNT = (2 << 30) if LONG else (200 << 20)  # bytes that a transfer moves each 
 
 
 def transfer(side, server_role, count, timeout=600, **extra):
-    """`count` bytes each way, with both ends' digests compared."""
+    """Transfers `count` bytes in each direction, and compares the digests of both ends."""
     client_role, address = ends(server_role)
     port = free_port()
     server = side.start_python(server_role, "transfer.py", "serve", address, port, count, until="ready", **extra)

@@ -1,5 +1,5 @@
-"""Web servers, proxies and the languages they are written in, each doing its real work on every wire, compared with the
-same run on the kernel's sockets.   web_programs.py NAME...   (no name: lists them)"""
+"""Web servers, proxies and languages. Each does its real work on every wire, and is compared with the same run on the
+kernel's sockets.   web_programs.py NAME...   (no name: lists them)"""
 import atexit
 import functools
 import os
@@ -28,7 +28,7 @@ def write(side, name, text):
 
 
 def certificate(side):
-    """A certificate of its own for the server's address; returns it and its key."""
+    """Makes a certificate for the server's address. Returns it and its key."""
     files = side.path("certificate"), side.path("key")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=test",
                     "-addext", f"subjectAltName=IP:{side.address}", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
@@ -51,7 +51,7 @@ def python_threading_server(side):
 @scenario("vhost", "local", "rc", "veth")
 @leaves_nobody_to_ask
 def python_ssl(side):
-    """By threads and by asyncio."""
+    """With threads and with asyncio."""
     files, results = certificate(side), []
     for script in ("web.py", "asyncio_echo.py"):
         port = free_port()
@@ -102,7 +102,7 @@ def files(side):
 
 
 def fetch(side, base, sums, *options):
-    """Each file by itself, a part of one, and all of them many times over, at once; returns what curl tells."""
+    """Fetches each file by itself, a part of one, and all of them many times at once. Returns what curl prints."""
     told = "%{http_version} %{http_code} %{size_download}\n"
     results = []
     for name, digest in sums.items():
@@ -160,7 +160,8 @@ MaxRequestWorkers 50
 
 
 def apache(side, model, servers, settings=""):
-    """A parent and its children, which are another user's when we are root; all children are replaced in between."""
+    """A parent and its children. If the test runs as root, the children run as another user. All children are replaced in
+    between."""
     sums, port = files(side), free_port()
     modules = "\n".join(f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in (f"mpm_{model}", "authz_core"))
     config = write(side, "apache.conf", APACHE.format(dir=side.dir, address=side.address, port=port, modules=modules, servers=servers, settings=settings,
@@ -248,7 +249,7 @@ listen stream
 
 
 class Haproxy:
-    """Before two web servers, each an address and a port."""
+    """haproxy in front of two web servers, each an address and a port."""
 
     def __init__(self, side, role, address, one, two, *options):
         self.side, self.address, self.port, self.stream = side, address, free_port(), free_port()
@@ -263,7 +264,7 @@ class Haproxy:
         return [code for code, *_ in lines], len({port for _, *port in lines for port in port})
 
     def use(self, role, **extra):
-        """Requests through the proxy, then through its plain forwarding."""
+        """Sends requests through the proxy, then through its plain forwarding."""
         side = self.side
         side.run(role, "curl", "-sS", "--retry", 20, "--retry-all-errors", "--retry-delay", 1, "-o", "got", f"http://{self.address}:{self.port}/0", **extra)
         return [self.answers(role, **extra)] + [side.python(role, "web.py", "client", self.address, port, **extra) for port in (self.port, self.stream)]
@@ -271,7 +272,8 @@ class Haproxy:
 
 @scenario("vhost", "local", "rc", "veth")
 def haproxy_accepts(side):
-    """Its clients come over the wire, its servers are the kernel's. A master, which forks and execs itself, and a worker."""
+    """haproxy's clients come over the wire. Its servers use the kernel. It runs as a master, which forks and executes
+    itself, and a worker."""
     ports = free_port(), free_port()
     for port in ports:
         side.start_python("server", "web.py", "server", "127.0.0.1", port, until="ready", LD_PRELOAD="")
@@ -280,7 +282,7 @@ def haproxy_accepts(side):
 
 @scenario("vhost", "local", "rc", "veth")
 def haproxy_connects(side):
-    """Its servers are at the other end of the wire, its clients the kernel's."""
+    """haproxy's servers are at the other end of the wire. Its clients use the kernel."""
     ports = free_port(), free_port()
     side.start_python("server", "web.py", "server", side.address, ",".join(map(str, ports)), until="ready")
     return Haproxy(side, "client", "127.0.0.1", *(f"{side.address}:{port}" for port in ports)).use("client", LD_PRELOAD="")
@@ -290,7 +292,7 @@ def haproxy_connects(side):
 
 @scenario("vhost", "rc", "shm", "veth")
 def systemd_socket_proxyd(side):
-    """It moves bytes by splice() alone, both ways, and knows no other way. Its clients are the kernel's."""
+    """It moves bytes only by splice(), in both directions, and knows no other way. Its clients use the kernel."""
     port, front = free_port(), free_port()
     side.start_python("server", "web.py", "server", side.address, port, until="ready")
     side.start_python("client", "activate.py", front, "/lib/systemd/systemd-socket-proxyd", f"{side.address}:{port}", until="ready")
@@ -301,7 +303,7 @@ def systemd_socket_proxyd(side):
 # --- several on one bridge -----------------------------------------------------------------------------------------
 
 def on_bridge(*roles, kernel):
-    """The case of a scenario whose roles meet on a bridge; all but `kernel` are ours."""
+    """The case of a scenario whose roles meet on a bridge. All but `kernel` run under the library."""
     def register(function):
         everybody = [*roles, kernel]
         SCENARIOS[f"{function.__name__}_bridge"] = lambda: compare(function, lambda: Bridge(everybody, ours=roles), kernel=lambda: Bridge(everybody, ours=()))
@@ -311,7 +313,7 @@ def on_bridge(*roles, kernel):
 
 @on_bridge("proxy", "one", "two", "client", kernel="plain")
 def haproxy(side):
-    """Every end is ours but one client; then one of the servers ends."""
+    """Every end but one client runs under the library. Then one of the servers ends."""
     servers, behind = {}, []
     for role in ("one", "two"):
         port = free_port()
@@ -325,7 +327,7 @@ def haproxy(side):
 
 @on_bridge("one", "two", "three", kernel="plain")
 def everybody_with_everybody(side):
-    """Each is the others' server and client."""
+    """Each role is a server and a client of each other role."""
     port = free_port()
     addresses = side.addresses.items()
     children = [side.start_python(role, "mesh.py", port, own, *(other for _, other in addresses if other != own)) for role, own in addresses]
