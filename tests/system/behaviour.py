@@ -269,7 +269,7 @@ def million_ping_pongs_without_system_calls():
     with Side("bypass", profile="latency") as side:
         port, count = free_port(), 1000000
         common = ["--mark", "--count", count]
-        # A yield that is not counted must not stop at the tracer, either: each would take longer than a round trip.
+        # Yields that are not counted must not stop at the tracer: each stop would take longer than a round trip.
         trace = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=!sched_yield", "-o"]
         server = side.start("server", *trace, side.path("server.trace"), "-E", f"LD_PRELOAD={LIB}", NETBENCH, "pingpong", "server",
                             side.address, port, "--cpu", 0, *common, until="ready", LD_PRELOAD="")
@@ -277,7 +277,7 @@ def million_ping_pongs_without_system_calls():
         side.run("client", *trace, side.path("client.trace"), "-E", f"LD_PRELOAD={LIB}", NETBENCH, "pingpong", "client", side.address,
                  port, "--cpu", 1, *common, timeout=250, LD_PRELOAD="")
         side.end(server)
-        # Both spin. One that waits for a processor looks like one that computes: the progress thread looks after its wire.
+        # Both spin. A process that waits for a processor looks like one that computes, so the progress thread serves its wire.
         alone = (children_cpu() - used) / (time.monotonic() - began) > 1.8
         most = count // (1000 if alone else 50)
         for name in ("server", "client"):
@@ -299,7 +299,7 @@ def idle_ends_use_no_cpu():
                                 stdin=subprocess.PIPE)
             pids |= {f"profile {profile}, vhost": server.pid, f"profile {profile}, virtio": client.pid}
             ends += [server, client]
-        time.sleep(1)  # the quiet before the measurement; nothing is waited for
+        time.sleep(1)  # quiet before the measurement; this synchronises nothing
         before = {end: cpu_use(pid) for end, pid in pids.items()}
         time.sleep(5)
         check(all(child.poll() is None for child in ends), "an end is gone")
@@ -389,7 +389,7 @@ def stat_and_why_tell_the_truth():
     with Side("bypass") as side:
         server, port = echo_server(side, "server", side.address)
         client = side.start_python("client", "flood.py", side.address, port, 0, until="running")
-        # What is shown may be some milliseconds old: so until both ends show the connection.
+        # What is shown may be some milliseconds old. So this waits until both ends show the connection.
         for child in (server, client):
             side.until(lambda: established(side, child), "the connection is shown")
         seen, sent = port_counters(side, server), port_counters(side, client)
@@ -401,7 +401,7 @@ def stat_and_why_tell_the_truth():
         check(mine == [(there, here) for here, there in theirs] and mine[0][1] == f"{side.address}:{port}", f"{mine} {theirs}")
         listening = [s["local"] for s in side.stat(server)["sockets"] if s["state"] == "LISTEN"]
         check(listening == [f"{side.address}:{port}"], listening)
-        # Nothing is the kernel's; that there is a faster path, which is off, is said.
+        # No socket is the kernel's. The reason is noted that a faster path is off.
         for child in (server, client):
             check(whys(side, child) == [("no_rdma", "-", False), ("no_shm_link", "-", False)], whys(side, child))
 

@@ -50,7 +50,7 @@ def ss_shows_both_ends_of_what_run_started():
         def listed(lines, patterns):
             return len(lines) == len(patterns) and all(any(re.fullmatch(p, line) for line in lines) for p in patterns)
 
-        # A process writes its sockets down some milliseconds after they have changed.
+        # A process publishes its sockets some milliseconds after they have changed.
         side.until(lambda: listed(ss(side, "-Htuanp"), shown), "ss lists the four sockets: " + "\n".join(ss(side, "-tuanp")))
         check(ss(side, "-tan")[0].split() == "State Recv-Q Send-Q Local Address:Port Peer Address:Port".split(), ss(side, "-tan"))
         check(listed(ss(side, "-Htanp", "dport", "=", f":{port}"), rows[2:]), ss(side, "-Htanp", f"dport = :{port}"))
@@ -271,7 +271,7 @@ def a_familys_port_goes_to_a_process_that_waits_for_it():
             side.wait_port(port)
             listed = lambda: json.loads(side.run("server", BYPASS, "stat", "--json", LD_PRELOAD=""))["processes"]
             side.until(lambda: [p["port_owner"] for p in listed()] and all(p["port_owner"] for p in listed()), "somebody has the port")
-            # One that forks later than 30 ms after it listens has been given its port by then; for a worker it is kept 300 ms.
+            # A master that forks later than 30 ms after listen() already has the port. For a worker the port is kept free for 300 ms.
             if "late" in side.output(master):
                 continue
             check(all(p["port_owner"] != master.pid for p in listed()), f"the master, {master.pid}, has the port: {listed()}")
@@ -285,7 +285,7 @@ def ss_hides_and_lists_time_wait_as_ss_does():
               "listener = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
               "print('ready', flush=True)\n"
               "s, _ = listener.accept()\n"
-              "s.close()\n"  # first: TIME-WAIT is here
+              "s.close()\n"  # it closes first, so TIME-WAIT is here
               "print('closed', flush=True)\n"
               "signal.pause()\n")
     shown = {}

@@ -51,7 +51,7 @@ def serves_accelerated(side, nginx):
     before = side.count("tcp_passive_opens")
     for name in nginx.sums:
         nginx.curl(name)
-    # Counters are written down once a tick; how long a tick takes to come is the machine's affair.
+    # Counters are published once a tick. How long a tick takes depends on the machine.
     check(side.soon(lambda: side.count("tcp_passive_opens") > before, 5), f"the kernel has served: {side.why()}")
 
 

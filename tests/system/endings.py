@@ -25,7 +25,7 @@ FAR_WAYS = ("close", "shutdown 1", "shutdown 2", "linger 0", "linger 1", "exit",
 GONE = ("exit", "_exit", "exit_group", "kill")
 MOST_UNREAD = 30_000  # in each direction: the kernel's first window takes them, so that no send is cut short
 CORKED_S = 0.15  # less than TCP_CORK holds back (tcp(7))
-DRAIN_MS = 320  # longer than Linux holds back an acknowledgement, and behind that what TCP_CORK does
+DRAIN_MS = 320  # longer than Linux delays an acknowledgement, and then the time of TCP_CORK
 
 
 class End:

@@ -125,7 +125,7 @@ def nginx_worker_killed(side):
     for seed in range(20 if LONG else 3):
         load = Load(nginx)
         victim = random.Random(seed).choice(nginx.workers())
-        time.sleep(random.Random(seed).uniform(0, 0.3))  # the moment of death is any
+        time.sleep(random.Random(seed).uniform(0, 0.3))  # it dies at any moment
         os.kill(victim, signal.SIGKILL)
         side.until(lambda: victim not in nginx.workers() and len(nginx.workers()) == 2, "the master starts another worker")
         side.until(lambda: f"lost {victim}" in side.output(load.client), "the dead worker's connections end")
@@ -340,7 +340,7 @@ class Postgres:
         self.side, self.port, self.data = side, free_port(), side.path("data")
         self.bin = max(glob.glob("/usr/lib/postgresql/*/bin"))
         self.user = []
-        if os.getuid() == 0:  # with what an interface asks for
+        if os.getuid() == 0:  # with the settings that an interface needs
             self.user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--inh-caps=+net_raw", "--ambient-caps=+net_raw"]
         if self.user:
             shutil.chown(side.dir, "postgres", "postgres")
@@ -386,7 +386,7 @@ def postgresql(side):
     check(len(postgres.sums()) == 1, f"the sums differ: {postgres.sums()}")
     load = side.start("client", *postgres.client("pgbench"), "-n", "-c", 8, "-j", 2, "-T", 600, "postgres")
     side.until(lambda: len(postgres.backends()) == 8, "eight backends")
-    time.sleep(random.Random(3).uniform(0, 0.3))  # the moment of death is any
+    time.sleep(random.Random(3).uniform(0, 0.3))  # it dies at any moment
     os.kill(postgres.backends()[0], signal.SIGKILL)
     results.append(side.end(load))
     side.until(lambda: side.output(postgres.server).count("ready to accept connections") == 2, "PostgreSQL begins anew", 60)
@@ -442,7 +442,7 @@ def holders(side):
     """The processes that have the server's end of the wire. There is one, except for an instant around a fork."""
     inside = side.inside("server") if hasattr(side, "inside") else []
     listed = subprocess.run([*inside, "ss", "-xanpH"], capture_output=True, text=True, check=True).stdout
-    if inside:  # it is the one that has the listener's flow steered to it
+    if inside:  # the listener's flow is steered to this process
         return {int(pid) for line in listed.splitlines() if "TCP port" in line for pid in re.findall(r"pid=(\d+)", line)}
     rows = [line.split() for line in listed.splitlines()]
     ours = [row for row in rows if row[4] == side.path("wire")]
@@ -485,7 +485,7 @@ def owner_killed(side):
         if side.name == "bypass":
             victim = side.soon(lambda: owner(living), 20)
             check(victim is not None, f"{holders(side)} hold the wire, of {living}")
-        time.sleep(rng.uniform(0, 0.02))  # the moment of death is any
+        time.sleep(rng.uniform(0, 0.02))  # it dies at any moment
         killed.append(victim)
         os.kill(victim, signal.SIGKILL)
         os.kill(rng.choice([pid for pid in living if pid != victim]), signal.SIGUSR1)
@@ -522,7 +522,7 @@ def follows(pid, owner):
     return str(owner) in watched
 
 
-# What a child of the vanishing owner's does when it is asked to, while nobody of its family has the wire.
+# What a child of the vanishing owner does when it is told to, while no process of its family has the wire.
 
 
 def serves(side, child, port):
@@ -556,7 +556,7 @@ def idle_when_the_owner(side, vanishes, needs):
                                              until="ready")
     client = ("import socket, sys\nconnection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n"
               "connection.sendall(b'bytes' * int(sys.argv[3]))\nprint(connection.makefile().read())")
-    # Who waits for bytes looks at the wire itself; who is sent none never does.
+    # A process that waits for bytes looks at the wire itself. A process that gets none never does.
     waits, passive = (side.run("client", "/usr/bin/python3", "-c", client, side.address, port, asked) for asked in (1, 0))
     waits, passive = int(waits), int(passive)
     ours = side.is_ours("server")
@@ -608,7 +608,7 @@ def orphaned_writer(side):
     for number in range(count):
         side.python("client", "orphaned_writer.py", "client", side.address, port, number)
         side.until(lambda: side.output(server).count("stream") == number + 1, "the stream has ended", 30)
-    # Where nobody serves the wire for long, that is said, too.
+    # It is also logged if no process serves the wire for long.
     return sorted(line for line in side.output(server).splitlines() if line.startswith("stream"))
 
 

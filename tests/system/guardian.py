@@ -21,7 +21,7 @@ def start():
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
     nothing = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):  # who reads the test's output waits for its end
+    for fd in (0, 1, 2):  # the reader of the test's output waits for the end of this process
         os.dup2(nothing, fd)
     with os.fdopen(heard) as made:
         entrusted = [line.rstrip("\n").split(" ", 1) for line in made]

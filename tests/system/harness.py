@@ -65,7 +65,7 @@ class Side:
         check(os.path.exists(self.preloaded), f"{self.preloaded} is not built")
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
-        # Within the host the run directory is where a user's is: in memory. On a disk to make a socket takes long.
+        # Within the host the run directory is in memory, as a user's is. On a disk, making a socket takes long.
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.", dir="/dev/shm" if name == "local" else None)
         guardian.entrust("folder", self.dir)
         self.profile = profile
@@ -123,7 +123,7 @@ class Side:
     def environment(self, role, **extra):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
         env["LC_ALL"] = "C"
-        env["BYPASS_LOCAL"] = "off"  # who means a wire, or the kernel, gets it
+        env["BYPASS_LOCAL"] = "off"  # a case that names a wire, or the kernel, gets it
         if self.name == "bypass":
             address = {"server": self.address, "client": self.client_address}[role]
             wire = f"{self.kinds[role]}:{self.path('wire')}"
@@ -157,7 +157,7 @@ class Side:
     def wait_for(self, child, word, timeout=20):
         deadline = time.monotonic() + timeout
         while True:
-            ended = child.poll()  # before its output is read: the word may be the last thing that it says
+            ended = child.poll()  # before its output is read: the word may be the last thing that it prints
             if word in self.output(child):
                 return
             check(ended is None, f"{child.args[0]} ended with {ended} before it said '{word}'")
@@ -318,7 +318,7 @@ def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True
 def run_named(cases, verdict):
     """The main program of a file of cases. It runs the cases that its arguments name. Without arguments it lists all of
     them."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a case has made goes with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything that a case has made is removed with it
     if len(sys.argv) < 2:
         print("\n".join(cases))
     else:
@@ -350,7 +350,7 @@ def free_port(kind=socket.SOCK_STREAM):
                 s.bind(("127.0.0.1", port))
                 return port
             except OSError:
-                pass  # somebody has it
+                pass  # another socket has it
 
 
 def make_file(path, size, seed=1):

@@ -109,7 +109,7 @@ def poll_bits(agent, name="s"):
     return agent(f"(lambda p: (p.register({name}, 0x2fff & ~0x20), [e for _, e in p.poll(0)])[1])(select.poll())")
 
 
-# A FIN is the kernel's on both sides, and it may take its time: TCP_INFO's first byte.
+# A FIN goes over the kernel on both sides, and may take a while: the first byte of TCP_INFO shows it.
 ESTABLISHED = "b:\x01"
 SHUT_HAS_COME = ("next('seen' for _ in range(100000) if s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1) != b'\\1' "
                  "or time.sleep(0.0001))")
@@ -159,7 +159,7 @@ def an_end_is_seen_with_the_bytes_before_it(side):
             client.begin("while not turn[0]: pass\nstate = s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1); seen = p.poll(0)")
             server(f"s.sendall(b'last'); {end}; turn[0] = 1")
             client.end()
-            if client("state") != ESTABLISHED:  # else the kernel has not brought it yet
+            if client("state") != ESTABLISHED:  # otherwise the kernel has not brought it yet
                 seen.append([client("[e for _, e in seen]"), client("s.recv(9)"), client("s.recv(9)")])
             for agent in (server, client):
                 agent("s.close()")
@@ -394,7 +394,7 @@ def read_that_finds_an_urgent_byte_alone_passes_it(side):
     result = []
     for _ in range(8):
         with pair(side) as (server, client):
-            server.begin("s.recv(1)")  # it sleeps, and makes no call behind that
+            server.begin("s.recv(1)")  # it sleeps, and makes no call after that
             time.sleep(0.02)
             client("s.send(b'1')")
             server.end()
@@ -656,7 +656,7 @@ def short_transfers_take_a_copy_and_no_more():
         server.begin("[s.sendall(take(s, 64)) for _ in range(300)] and None")
         check(client("all(s.sendall(pattern(i, 64)) or take(s, 64) for i in range(300))", timeout=30), "all came back")
         server.end()
-        # Each question is one, unless something else has just used the connection; an answer only where it comes soon.
+        # Each question takes the short way, unless something else has just used the connection. An answer does so only if it comes soon.
         side.until(lambda: at_once(client) - before >= 200, f"{at_once(client) - before} of 600 calls were a copy", 5)
 
 

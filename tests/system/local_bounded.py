@@ -7,11 +7,11 @@ from local_pairs import cases, moved, pair
 CASES, case, same = cases()
 
 KIB = 1 << 10
-# What the writer asks for, and its reader; and what both buffers are then good for: less than a ring can be bounded to
+# What the writer and its reader ask for, and how much both buffers then hold. An amount below the smallest bound of a ring
 # stays with the kernel.
 ASKED = ({"lowat": 1}, {"lowat": 16 * KIB}, {"lowat": 64 * KIB}, {"sndbuf": 2 * KIB}, {"sndbuf": 16 * KIB},
          {"sndbuf": 16 * KIB, "rcvbuf": 64 * KIB}, {"sndbuf": 64 * KIB, "rcvbuf": 64 * KIB, "lowat": 16 * KIB})
-# The reader's is made small behind a window that was told.
+# The reader's buffer is made small after its window was announced.
 LATE = ({"sndbuf": 8 * KIB, "rcvbuf": 8 * KIB}, {"sndbuf": 16 * KIB, "rcvbuf": 8 * KIB}, {"rcvbuf": 8 * KIB, "lowat": 1},
         {"sndbuf": 32 * KIB, "rcvbuf": 32 * KIB})
 TINY = ({"sndbuf": 4 * KIB, "rcvbuf": 4 * KIB}, {"sndbuf": 16 * KIB, "rcvbuf": 16 * KIB})

@@ -74,7 +74,7 @@ def killed_in_the_middle(victim, rounds):
             port = listener(server)
             client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(16)]")
             server("many = [l.accept()[0] for _ in range(16)]; l.close()")
-            # By their order: a connection's two ends have one number.
+            # They are told apart by their order, because a connection's two ends have one number.
             client("[m.sendall(bytes([i])) for i, m in enumerate(many)]")
             server("many.sort(key=lambda m: m.recv(1))")
             for one in (server, client):
@@ -159,7 +159,7 @@ class Script:
 
     def ask(self, end):
         if self.moves_midway:
-            wait = 5000 if self.unread[end] else 0  # what has moved is heard of a little later
+            wait = 5000 if self.unread[end] else 0  # a move is heard of a little later
             return self.random.choice(("queued(s) > 0", f"readable({wait})", f"[e & 1 for _, e in level.poll({wait / 1000})]"))
         what = self.random.choice(("queued", "ready", "level", "edge", "once", "again", "low"))
         if what == "low":
@@ -200,7 +200,7 @@ def run_script(side, seed, moves_midway):
     client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
     server("s = bounded(l.accept()[0])")
     for agent in (server, client):
-        agent("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)")  # what is sent is there
+        agent("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)")  # bytes that are sent are there
     if not moves_midway:
         warm(server, client)
     result = []

@@ -84,7 +84,7 @@ def asked(server, client, port):
 
 
 def never_counted(agent):
-    time.sleep(0.5)  # what is published lags
+    time.sleep(0.5)  # published values come a little later
     check(shared_ever(agent) == 0, "a connection had shared memory that must not")
 
 
@@ -318,7 +318,7 @@ def squatters_of_a_real_name_are_seen():
     """The name that squatted_names() makes is really the one that the library uses."""
     with Side("local") as side:
         server, client, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
-        port, own = listener(marked), free_port()  # one of ours listens there, and then somebody else does
+        port, own = listener(marked), free_port()  # first a process of ours listens there, then another process
         marked("l.close()")
         server("l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
         server(f"l.bind(('127.0.0.1', {port})); l.listen()")

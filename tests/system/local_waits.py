@@ -169,7 +169,7 @@ def ask(s):
             before = dict(server("slept()"))
             client(f"[ask(many[{asked}]) for _ in range({rounds})] and None", timeout=60)
             woken = sorted(after - before[thread] for thread, after in server("slept()").items())
-            # The one may spin between two questions, and the others hear of an end of the kernel's now and then.
+            # One thread may spin between two questions. The others hear of an end from the kernel now and then.
             check(sum(woken[:-1]) < rounds // 10, f"the threads have slept so often while connection {asked} was asked: {woken}")
 
 
@@ -229,7 +229,7 @@ def set_that_is_changed_for_each_request_asks_the_kernel_of_nothing():
 
 SLEEPER = """
 def sleeper(poll, until=lambda events: events):
-    # A thread in a wait, and what has ended it.
+    # A thread in a wait, and what has ended the wait.
     got = []
     def sleeps():
         while not got:
@@ -254,7 +254,7 @@ def what_comes_into_a_set_while_a_thread_sleeps_there(side):
     with pair(side) as (server, client):
         connected(server, client, name="t")
         server(SLEEPER)
-        # Used by a thread that is awake while the other one sleeps elsewhere, and then among what that waits for.
+        # A thread that is awake uses it while the other one sleeps elsewhere. Then it is among the sockets for which that one waits.
         for add in ("o.register(t, select.EPOLLIN)", "i = select.epoll(); i.register(t, select.EPOLLIN); o.register(i, select.EPOLLIN)"):
             server("o = select.epoll(); o.register(s, select.EPOLLIN); asleep = sleeper(lambda: o.poll())")
             client("t.sendall(b'touched')")
@@ -263,7 +263,7 @@ def what_comes_into_a_set_while_a_thread_sleeps_there(side):
             client("t.sendall(b'news')")
             result.append(server("ended(*asleep)"))
             server("take(t, 4)")
-        # The ring is filled while somebody sleeps for room, or asks for it then.
+        # The ring is filled while a thread sleeps for room, or begins to wait for room then.
         server("s.setblocking(False)")
         server("""
 def fill():
@@ -276,7 +276,7 @@ def fill():
                             ("select.EPOLLIN", "o.modify(s, select.EPOLLIN | select.EPOLLOUT)")):
             server(f"o = select.epoll(); o.register(s, {asked}); full = []")
             server("asleep = sleeper(lambda: o.poll(), lambda events: events and full)")
-            # Read at once by a peer that is told nothing between.
+            # A peer that gets no message in between reads all of it at once.
             client("reader = threading.Thread(target=lambda: take(s, size)); size = 1 << 30")
             server(f"count = fill(); full.append(1); {then}")
             client(f"size = {server('count')}; reader.start(); reader.join()")

@@ -153,7 +153,7 @@ def iperf3(side, *arguments):
     port = free_port()
     server = side.start("server", "iperf3", "-s", "-1", "-B", side.address, "-p", port, "--forceflush", until="Server listening")
     report = json.loads(side.run("client", "iperf3", "-c", side.address, "-p", port, "-J", *arguments))
-    side.end(server)  # one client a server; the wire's path is free again when it has gone
+    side.end(server)  # each server has one client; the wire's path is free again when the client has gone
     check("error" not in report, f"iperf3: {report.get('error')}")
     return report["end"]
 
@@ -181,7 +181,7 @@ def iperf3_udp(side):
 def sockperf(side, *arguments):
     port = free_port(socket.SOCK_DGRAM)
     side.start("server", "sockperf", "server", "-i", side.address, "-p", port, *arguments, until="to block on socket")
-    # Unless it is given a rate, it keeps room for 600,000 round trips a second, and ends with an error beyond.
+    # Without a rate it keeps room for 600,000 round trips a second, and ends with an error above that.
     rate = ["--mps", 100_000] if side.name == "local" else []
     text = side.run("client", "sockperf", "ping-pong", "-i", side.address, "-p", port, "-t", 2, *rate, *arguments).decode()
     counts = re.search(r"# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)", text)

@@ -51,7 +51,7 @@ def named(side, name):
 
 
 USER = 23456
-# In a mount namespace of its own, where there is a user to log in as, and the folder that sshd's child is locked in.
+# Runs in a mount namespace of its own, with a user to log in as, and the folder into which sshd's child is locked.
 SSHD = """
 set -e
 mount --bind "$FOLDER/passwd" /etc/passwd

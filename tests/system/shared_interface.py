@@ -214,7 +214,7 @@ def shared_refused_peers_and_unreachable_ones():
                "        s.send(b'x')\n"
                "        s.recv(1)\n"
                "    except OSError as problem: print(problem.errno)\n")
-    with Shared() as side, ThreadPoolExecutor() as all_at_once:  # what takes seconds is to give an address up
+    with Shared() as side, ThreadPoolExecutor() as all_at_once:  # giving an address up takes seconds
         port = free_port()
         asked = {address: [all_at_once.submit(side.run, role, "/usr/bin/python3", "-c", program, address, port)
                            for role in ("ours", "beside")] for address in (KERNELS, "10.77.0.77")}
@@ -449,7 +449,7 @@ def shared_interface_is_made_anew():
         for turn in range(2):
             side.change("ours", "link", "del", "veth-a")
             side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["down"], "the link is down")
-            side.pair("ours", "veth-a", "kernel", "veth-b", mac)  # the address from its beginning: it is looked at when it comes
+            side.pair("ours", "veth-a", "kernel", "veth-b", mac)  # the first characters of the address, which is looked at when it comes
             # From then on the kernel gets nothing of ours. With an address before that, it resets what the peer sends again.
             side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["up"], "the link is up")
             side.change("kernel", "addr", "add", f"{KERNELS}/24", "dev", "veth-b")

@@ -211,11 +211,11 @@ def a_real_device():
         check(list(rows) == ["soft0", "real0"] and rows["real0"] == "0200000000000077", listed)
         wire.run("server", VERBS_ABI, "a_real_device", ONE_DEVICE_LOG=wire.path("calls"), **real)
         reached = set(open(wire.path("calls")).read().split())
-        # What these touch lies in libibverbs' own structures, whosever they are.
+        # These calls touch only libibverbs' own structures, whichever library made them.
         alike = {"ibv_get_device_name", "ibv_ack_cq_events", "ibv_ack_async_event"}
         ours = {name for name, version in symbols(LIBRARY, "--defined-only").items() if version.startswith("IBVERBS_")}
         check(reached == ours - alike, f"not reached: {ours - alike - reached}, besides: {reached - ours | reached & alike}")
-        # A program that brings no libibverbs of its own.
+        # A program without a libibverbs of its own.
         count = ("import ctypes\nn = ctypes.c_int()\nctypes.CDLL(None).ibv_get_device_list(ctypes.byref(n))\nprint(n.value)\n")
         said = wire.run("server", "/usr/bin/python3", "-c", count, ONE_DEVICE_LOG=wire.path("listing"), **real)
         check(said == b"2\n", said)
@@ -229,7 +229,7 @@ FORKS = {"ibv_fork_init", "ibv_is_fork_initialized", "ibv_dofork_range", "ibv_do
 # … the kernel's files, and what librdmacm copies out of its messages …
 KERNELS = {"ibv_get_sysfs_path", "ibv_read_sysfs_file", "ibv_copy_ah_attr_from_kern", "ibv_copy_qp_attr_from_kern",
            "ibv_copy_path_rec_from_kern", "ibv_copy_path_rec_to_kern"}
-# … and a device by the number of an open file, which ours have none of; what it gave is given back there.
+# … and a device by the number of an open file, which ours do not have. What it gave is returned there.
 BY_DESCRIPTOR = {"ibv_import_device", "ibv_unimport_dm"}
 
 
@@ -319,7 +319,7 @@ def rc_links_die_and_come_again():
                 said = json.loads(wire.output(end).splitlines()[-1])
                 # The last link may be seen to die, too: the other end is ready, and gone.
                 check(said["deaths"] >= deaths and said["bytes"] == connections * size, f"{role}: {said}")
-                # An end that is ready ends the last link: what its peer has not placed by then comes over TCP, maybe all of it.
+                # An end that is ready ends the last link. Bytes that its peer has not placed by then come over TCP, perhaps all of them.
                 check(len(said["over_lanes"]) == deaths + 1 and all(said["over_lanes"][:deaths]), f"{role}: a link carried nothing: {said}")
                 over_the_last += said["over_lanes"][deaths]
                 check(said["over_tcp"] + sum(said["over_lanes"]) == said["bytes"], f"{role}: {said}")

@@ -38,7 +38,7 @@ class Shared(Namespaces):
         return self.ADDRESSES[self.place(role)]
 
     def build(self):
-        for name in self.namespaces.values():  # no duplicate's detection, which would take its time
+        for name in self.namespaces.values():  # without detection of duplicate addresses, which takes time
             self.run_in(name, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
         self.pair("ours", "veth-a", "peer", "veth-b")
         for number, (name, interface) in enumerate((("ours", "veth-a"), ("peer", "veth-b")), 1):
@@ -244,7 +244,7 @@ def processes_share_an_interface():
         check(side.end(late) == 3 and "several processes share one by af_packet" in side.output(late), side.output(late))
 
 
-# Frames of experimental types (IEEE 802): one of a VLAN's, one of none's.
+# Frames of experimental types (IEEE 802): one in a VLAN, one without.
 SEND_FRAMES = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)

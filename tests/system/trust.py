@@ -122,7 +122,7 @@ def forked_child_of_a_ports_owner():
         check("before: 0" not in side.output(child), side.output(child))
 
 
-# --- Where things lie
+# --- Folders and files
 
 @case
 def arena_has_another_address_each_time():
@@ -137,7 +137,7 @@ def arena_has_another_address_each_time():
 
 # --- Programs that have more rights than their caller
 
-# In a mount namespace of its own, where every program is given the library: ld.so heeds no LD_PRELOAD there.
+# In a mount namespace of its own, where every program gets the library. For such programs ld.so ignores LD_PRELOAD.
 GIVEN_BY_THE_SYSTEM = """
 set -e
 cp -a /etc "$FOLDER/etc"

@@ -125,7 +125,7 @@ def iperf3(side):
     port = free_port()
     server = side.start("ours", "iperf3", "-s", "-B", OURS, "-p", port, "--forceflush")
     for number, extra in enumerate(([], ["-R"], ["-u", "-b", "50M"]), 1):
-        side.wait_for(server, f"(test #{number})")  # it makes its listener anew for each client
+        side.wait_for(server, f"(test #{number})")  # it makes a new listener for each client
         report = json.loads(side.run("kernel", "iperf3", "-c", OURS, "-p", port, "-J", "-t", "1", *extra))
         check("error" not in report, f"iperf3: {report.get('error')}")
         end = report["end"]
@@ -321,7 +321,7 @@ def another_process_of_the_family_takes_the_interface_over():
 def wire_that_nobody_left_may_open_is_said_to_be_lost():
     with Veth("af_packet:veth-a") as side:
         number = free_port()
-        # In a family that shares: otherwise the child has a driver, and serves on.
+        # The family shares memory. Otherwise the child has a driver and goes on serving.
         parent = side.start_python("ours", "unprivileged_child.py", OURS, number, until="ready", BYPASS_TRUST="family")
         check(side.python("kernel", "ask_number.py", OURS, number).strip() == str(parent.pid).encode(), "the parent does not answer")
         side.wait_for(parent, "child")
