@@ -1,7 +1,7 @@
 // LocalLink: what this process alone has of a connection within the host. First it is the attempt to find the other
 // end (`pairing`), and later the mapping (`segment`) and the channel. The stages are in local.h. The table is indexed
-// by the sockets' slots. The shard's lock is held. Tests: tests/socket/local_pairing_test.cc,
-// tests/system/local_meetings.py.
+// by the sockets' slots. The shard's lock is held.
+// Tests: tests/socket/local_pairing_test.cc, tests/system/local_meetings.py.
 #pragma once
 
 #include <array>
