@@ -19,4 +19,10 @@ inline iovec buffer_of(const void* buffer, size_t length) {
   return {.iov_base = const_cast<void*>(buffer), .iov_len = std::min(length, socket::kMostOfACall)};
 }
 
+/// SIGPIPE goes to the thread that wrote, as the kernel sends it.
+[[gnu::cold]] void raise_sigpipe();
+
+/// Sets errno for a failed check, whose result is `problem`, a negative errno. Returns -1.
+ssize_t refused(long problem);
+
 }  // namespace bypass::preload

@@ -319,7 +319,7 @@ Driver begin_driver(Process& process, const Standing& then, Opens opens, const c
   if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(pair.data())) != 0) return {};
   pair = {own_high(pair[0]), own_high(pair[1])};
   const pid_t between = fork_unheard();
-  if (between == 0) {  // its end makes the driver nobody's child
+  if (between == 0) {  // when it ends, init (or a subreaper) adopts the driver
     const pid_t driver = fork_plainly();
     if (driver == 0) {
       own_descriptor(pair[0], false);

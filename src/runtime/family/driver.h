@@ -8,8 +8,8 @@
 // killed.
 //
 // They end when the family has no other process and its listeners' sockets are closed everywhere. While a master still
-// has such a socket, what comes in waits for the next worker. They are nobody's children, have none of the program's
-// descriptors, and only SIGKILL ends them.
+// has such a socket, new connections and datagrams wait for the next worker. The processes of a driver are children of
+// init. They have none of the program's descriptors, and only SIGKILL ends them.
 #pragma once
 
 #include <cstdint>

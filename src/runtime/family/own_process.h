@@ -1,7 +1,7 @@
 // OwnProcess: a process of our own, made from a copy of the program's: one of the driver's (driver.h), or a pump
 // (pump_process.h).
 //
-// A process of one thread makes it. It is nobody's child, because a process in between forks it and ends.
+// A process of one thread makes it. It is a child of init, because a process in between forks it and ends.
 #pragma once
 
 #include <sys/types.h>

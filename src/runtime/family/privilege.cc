@@ -12,6 +12,7 @@
 #include "os/own/own_work.h"
 #include "runtime/family/pump_process.h"
 #include "runtime/family/spare.h"
+#include "runtime/family/turn.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
@@ -35,40 +36,6 @@ void stay(Process& p, const char* why) {
 
 constexpr std::int64_t kLook = 20'000'000;  // ns
 constexpr int kLooks = 250;                 // 5 s of them
-
-void tell(arena::Spare& spare) {
-  spare.changes.fetch_add(1, std::memory_order_acq_rel);
-  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
-}
-
-std::uint64_t own_name(Process& p) {
-  return socket::Wires::name(p.shard.family().slot(), p.shard.family().incarnation());
-}
-
-/// Only one process at a time looks whether there is an arena for the new rights, and makes one.
-void take_turn(Process& p) {
-  arena::Spare& spare = p.arena.spare;
-  for (;;) {
-    const std::uint32_t seen = spare.changes.load(std::memory_order_acquire);
-    {
-      const socket::Guard guard(p.shard);
-      const std::uint64_t other = spare.founder;
-      const bool taken =
-          other != 0 && p.shard.family().alive(socket::Wires::slot_in(other), static_cast<std::uint32_t>(other));
-      if (!taken) spare.founder = own_name(p);
-      if (!taken) return;
-    }
-    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&spare.changes), seen, kLook);
-  }
-}
-
-void end_turn(Process& p) {
-  {
-    const socket::Guard guard(p.shard);
-    p.arena.spare.founder = 0;
-  }
-  tell(p.arena.spare);
-}
 
 /// Closes the family's ports. They stay closed while they are lent. False: the process that has them keeps them.
 bool borrow_ports(Process& p) {
@@ -284,7 +251,7 @@ bool leave_old_arena(Process& p, const RightsChange& change) {
     spare.standing = change.then;
   }
   spare.founder = 0;
-  tell(spare);
+  tell_change(spare);
   if (copied && change.founds) socket::drop_queued(p.shard.context());
   p.shard.lock().let_others_in();
   p.shard.family().die_to_others();

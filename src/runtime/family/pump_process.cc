@@ -144,7 +144,7 @@ void send_at_once(socket::File& pumped) {
   const bool is_out = leave_program(ends, pumped, old);
   const std::unique_ptr<Pump> pump(is_out ? new (std::nothrow) Pump(pumped, old, ends.ours, ends.programs) : nullptr);
   const bool ready = pump != nullptr && pump->prepare() && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1;
-  // Who has moved the connection may have been killed before it said so: others go on with it.
+  // The process that moved the connection may have been killed before it said so. Others go on with the connection.
   if (ready && (os::read(ends.control, &word, 1) == 1 || socket::has_connection(pumped))) {
     process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, as.name.remote, "by this process");
     send_at_once(pumped);
@@ -168,7 +168,7 @@ std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, soc
   prepare_fork();
   share_with_child(pumped);
   const pid_t between = fork_unheard();
-  if (between == 0) {  // its end makes the pump nobody's child
+  if (between == 0) {  // when it ends, init (or a subreaper) adopts the pump
     const pid_t pump = fork_plainly();
     if (pump == 0) {
       os::close(control);

@@ -5,7 +5,7 @@
 // sockets in place of each connection. So do other processes that go on with the same connection. A process of ours,
 // named `bypass-pump`, stays in the family. It has the connection, and carries bytes between the connection and the
 // pair (pump.h): bytes cross the border, never memory. The process that leaves forks the pump while it has the family's
-// rights. The pump is nobody's child, and ends with the connection.
+// rights. The pump is a child of init, and ends with the connection.
 //
 // Another process of the family that has the connection gets its end at its next call, by pidfd_getfd(2)
 // (preload/pumped.h). So bytes that have left the stack and that nobody has read lie in one place for all of them.
