@@ -83,6 +83,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"pumped",
      "processes that may not share memory use the connection, by a socket of the kernel's: the process bypass-pump "
      "carries its bytes to and from the port"},
+    {"other_network",
+     "the process has gone to another network namespace than the port's, and reaches what the kernel lets it reach "
+     "there"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -57,6 +57,7 @@ enum class Reason : std::uint16_t {
   kPortLent,
   kNoInterrupts,
   kPumped,
+  kOtherNetwork,
   kCount,
 };
 

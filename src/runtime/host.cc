@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/auxv.h>
@@ -39,11 +40,18 @@ struct ThreadStart {
 };
 
 std::atomic<std::uint32_t> g_own_threads{0};
+std::atomic<std::uint32_t> g_beginning{0};  // threads that have been made, and have not run yet
 thread_local constinit bool g_is_own_thread = false;
+
+void note_begun() {
+  if (g_beginning.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&g_beginning), INT_MAX);
+}
 
 void* thread_main(void* raw) {
   ThreadStart start = *static_cast<ThreadStart*>(raw);
   delete static_cast<ThreadStart*>(raw);
+  note_begun();
   stay_inside();
   g_is_own_thread = true;
   pthread_setname_np(pthread_self(), start.name);
@@ -133,6 +141,7 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_t thread{};
   Inside inside;  // glibc's thread creation maps and opens nothing of the program's
+  g_beginning.fetch_add(1, std::memory_order_acq_rel);
   int failed = pthread_create(&thread, &attributes, thread_main, start);
   // The thread's stack also holds the program's thread-local variables, for which there is no room.
   if (failed == EINVAL) failed = pthread_create(&thread, nullptr, thread_main, start);
@@ -140,6 +149,7 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failed != 0) {
     delete start;
+    note_begun();
     return failed;
   }
   if (id != nullptr) *id = thread;
@@ -163,6 +173,14 @@ bool is_own_thread() {
 
 void forget_own_threads() {
   g_own_threads.store(0, std::memory_order_relaxed);
+  g_beginning.store(0, std::memory_order_relaxed);
+}
+
+void await_beginning_threads() {
+  constexpr std::int64_t kLook = 10'000'000;  // ns
+  const auto* const word = reinterpret_cast<const std::uint32_t*>(&g_beginning);
+  for (std::uint32_t left = 0; (left = g_beginning.load(std::memory_order_acquire)) != 0;)
+    os::futex_wait(word, left, kLook);
 }
 
 void join_thread(std::uint64_t id) {

@@ -38,6 +38,9 @@ std::uint32_t own_threads();
 std::uint64_t all_threads();
 /// In a forked child, which has none.
 void forget_own_threads();
+/// To be called before a fork by clone(2) itself, of which libc knows nothing. The child's libc still has the parent's
+/// threads in its list. For one that has not run yet, setuid() and related calls would wait for ever there.
+void await_beginning_threads();
 /// Whether the caller is one.
 bool is_own_thread();
 

@@ -53,12 +53,20 @@ void before_exec(bool handed_on);
 /// Its argument is the child's pid, 0 where the pid is not known, negative where there is no child.
 /// In the child: after_fork_child(). If it returns true: adopt_number() for each number (false: the number is the
 /// kernel's alone here), then end_fork_child(). If it returns false, all numbers are the kernel's.
-void prepare_fork();
+enum class ChildsNetwork : bool { kSame, kNew };  // a network namespace of its own (clone(2), CLONE_NEWNET)
+void prepare_fork(ChildsNetwork network = ChildsNetwork::kSame);
 void share_with_child(socket::File& file);
 void after_fork_parent(int child);
 bool after_fork_child();
 bool adopt_number(socket::File& file, int fd);
 void end_fork_child();
+
+/// This thread is about to go to another network namespace (unshare(2), setns(2)). What others of the family, or its
+/// own ports, need there is made before.
+void before_network_change();
+/// Whether a new socket belongs to another network namespace than the family's ports: it reaches what the kernel lets
+/// it reach.
+[[nodiscard]] bool is_elsewhere(int fd);
 
 /// Whether the process has exactly one thread of the program's, the caller's, and one of ours.
 bool is_threaded_by_us();

@@ -55,6 +55,8 @@ struct Policy {
   int (*own_copy)(int fd) = [](int fd) { return kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0); };
   /// A descriptor of either kind is about to be closed.
   void (*disown_descriptor)(int fd) = [](int) {};
+  /// It is not: protects it again, under the number that it has.
+  void (*protect_descriptor)(int fd) = [](int) {};
 };
 extern Policy policy;
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -110,6 +111,38 @@ TEST_F(DoorbellTest, Family_Rings) {
   EXPECT_TRUE(has_rung());
   silence_doorbell(fd_);
   EXPECT_FALSE(has_rung());
+}
+
+// A process that goes to another network namespace is rung from its family's, and rings there.
+TEST_F(DoorbellTest, ProcessInAnotherNetwork_IsRungAndRings) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prepare_to_go();
+    if (unshare(CLONE_NEWNET) != 0) _exit(77);
+    WakeTarget own;
+    const int bell = make_doorbell(own.doorbell);
+    const int foreign = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (bell < 0 || is_elsewhere(bell) || !is_elsewhere(foreign)) _exit(1);
+    if (write(pipe[1], &own.doorbell, sizeof own.doorbell) != sizeof own.doorbell) _exit(2);
+    pollfd one{bell, POLLIN, 0};
+    if (::poll(&one, 1, 10'000) != 1) _exit(3);
+    ring_doorbell(target_);
+    _exit(0);
+  }
+  close(pipe[1]);
+  WakeTarget childs;
+  childs.slot = target_.slot;
+  const bool made = read(pipe[0], &childs.doorbell, sizeof childs.doorbell) == sizeof childs.doorbell;
+  if (made) ring_doorbell(childs);
+  close(pipe[0]);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "this user makes no network namespaces";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(has_rung());
+  EXPECT_FALSE(is_elsewhere(fd_));
 }
 
 TEST_F(DoorbellTest, Stranger_NeitherWakesNorFillsIt) {

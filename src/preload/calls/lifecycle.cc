@@ -15,6 +15,7 @@
 #include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
+#include "runtime/process.h"
 
 namespace bypass::preload {
 namespace {
@@ -25,6 +26,10 @@ namespace {
   KeepErrno keep;
   drop_stale_number(fd);
   if ((domain != AF_INET && domain != AF_INET6) || !is_accelerating()) return true;
+  if (runtime::is_elsewhere(fd)) {
+    note_escape(fd, observe::Reason::kOtherNetwork, "");
+    return true;
+  }
   File* file = socket::open_socket(fd, domain, type, protocol);
   if (file == nullptr) return !socket::is_our_kind(domain, type, protocol);
   if (!enter_number(fd, file)) note_escape(fd, observe::Reason::kNoMemory, "table of numbers");

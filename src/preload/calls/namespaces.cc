@@ -6,6 +6,7 @@
 
 #include "preload/acceleration.h"
 #include "preload/calls/credentials.h"
+#include "preload/numbers.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
@@ -46,19 +47,29 @@ int change_namespaces(bool of_users, const Call& call) {
   return of_users && runtime::has_one_thread() ? change_user_namespace(made, &call) : made(&call);
 }
 
-/// setns(2): of what `fd` is, where the type does not say it.
-bool is_of_users(int fd, int type) {
-  return type == 0 ? real.ioctl(fd, NS_GET_NSTYPE) == CLONE_NEWUSER : (type & CLONE_NEWUSER) != 0;
+/// setns(2): what `fd` is, where the type does not say it. A pidfd has a type always.
+int type_of(int fd, int type) {
+  if (type != 0) return type;
+  const int found = real.ioctl(fd, NS_GET_NSTYPE);
+  return found < 0 ? 0 : found;
+}
+
+void before_network_change() {
+  const KeepErrno keep;
+  if (has_started() && !goes_straight()) runtime::before_network_change();
 }
 
 BYPASS_EXPORT(int, unshare, (int flags)) {
+  if ((flags & CLONE_NEWNET) != 0) before_network_change();
   return change_namespaces((flags & CLONE_NEWUSER) != 0, [=] { return real.unshare(flags); });
 }
 
 BYPASS_EXPORT(int, setns, (int fd, int type)) {
   const int before = errno;
-  const bool of_users = has_started() && is_of_users(fd, type);
+  const int of = has_started() ? type_of(fd, type) : 0;
   errno = before;
+  const bool of_users = (of & CLONE_NEWUSER) != 0;
+  if ((of & CLONE_NEWNET) != 0) before_network_change();
   return change_namespaces(of_users, [=] { return real.setns(fd, type); });
 }
 

@@ -34,17 +34,29 @@ bool is_straight_path() {
   return false;
 }
 
-void before_fork() {
+namespace {
+
+void begin_fork(runtime::ChildsNetwork network) {
   goes_straight();  // an earlier vfork of this thread is over
   decide_before_fork();
   if (!has_started()) return;
   KeepErrno keep;
   settle_pumped_numbers();  // a child may have fewer rights by the time of its first call
-  runtime::prepare_fork();
+  runtime::prepare_fork(network);
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
     if (!entry.empty()) runtime::share_with_child(*entry.file());
   }
+}
+
+}  // namespace
+
+void before_fork() {
+  begin_fork(runtime::ChildsNetwork::kSame);
+}
+
+void before_fork_to_new_network() {
+  begin_fork(runtime::ChildsNetwork::kNew);
 }
 
 void after_fork_in_parent(pid_t child) {

@@ -4,6 +4,8 @@
 namespace bypass::preload {
 
 void before_fork();
+/// clone(2) with CLONE_NEWNET.
+void before_fork_to_new_network();
 /// `child`: its pid; negative: there is no child; 0: not known.
 void after_fork_in_parent(int child);
 void after_fork_in_child();

@@ -22,6 +22,7 @@
 #include "preload/numbers.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
+#include "runtime/host.h"
 
 namespace bypass::preload {
 namespace {
@@ -58,7 +59,9 @@ long call_ioctl(const Arguments& a) {
 }
 
 long make_fork(long number, const Arguments& a) {
-  before_fork();
+  const bool goes = number == SYS_clone && (a.word[0] & CLONE_NEWNET) != 0;
+  goes ? before_fork_to_new_network() : before_fork();
+  runtime::await_beginning_threads();
   long child = real.syscall(number, a.word[0], a.word[1], a.word[2], a.word[3], a.word[4], a.word[5]);
   child == 0 ? after_fork_in_child() : after_fork_in_parent(static_cast<int>(child));
   return child;

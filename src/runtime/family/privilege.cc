@@ -17,6 +17,7 @@
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
 #include "runtime/undisturbed.h"
+#include "socket/family/doorbell.h"
 #include "socket/family/kin.h"
 #include "socket/family/move_sockets.h"
 #include "socket/family/receivers.h"
@@ -280,7 +281,9 @@ void forget_own(Process& p) {
   p.ports.drop_in_child();
   p.progress.forget();
   spare::hide();
+  socket::hide_doorbells();
   close_own_descriptors(log_descriptor());
+  socket::show_doorbells();
   spare::show();
   p.local_ports.abandon();
   socket::forget_own_halves();

@@ -14,6 +14,7 @@
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
 #include "socket/api.h"
+#include "socket/family/doorbell.h"
 #include "socket/family/kin.h"
 #include "socket/shard.h"
 #include "socket/shared/local.h"
@@ -29,7 +30,7 @@ thread_local bool holds_ports = false;  // this thread holds the ports for a for
 
 }  // namespace
 
-void prepare_fork() {
+void prepare_fork(ChildsNetwork network) {
   if (g_process == nullptr || g_forked_child) return;
   if (!g_process->config.ports.empty() && g_process->config.trust == Trust::kCredentials) {
     spare::make();
@@ -38,7 +39,18 @@ void prepare_fork() {
   g_process->progress.join_family();
   g_process->ports.hold_for_fork(g_process->shard);
   holds_ports = true;
+  socket::prepare_doorbells_for_fork(network == ChildsNetwork::kNew);
   fork_under_way = socket::begin_fork();
+}
+
+void before_network_change() {
+  if (g_process == nullptr || g_forked_child) return;
+  g_process->progress.join_family();
+  if (g_process->ports.opened() || socket::has_kin()) socket::prepare_to_go();
+}
+
+bool is_elsewhere(int fd) {
+  return socket::is_elsewhere(fd);
 }
 
 void share_with_child(socket::File& file) {
@@ -47,7 +59,10 @@ void share_with_child(socket::File& file) {
 
 void after_fork_parent(int child) {
   if (g_process == nullptr || g_forked_child) return;
-  if (std::exchange(holds_ports, false)) g_process->ports.let_go_after_fork();
+  if (std::exchange(holds_ports, false)) {
+    socket::end_doorbells_of_fork();
+    g_process->ports.let_go_after_fork();
+  }
   socket::end_fork_in_parent(fork_under_way, child);
   g_process->progress.expect_child(child);
   static bool told = false;
@@ -78,7 +93,9 @@ bool after_fork_child() {
   socket::local_save_channels();
   p.ports.hide_handovers();
   spare::hide();
+  socket::hide_doorbells();
   close_own_descriptors(log_descriptor());
+  socket::show_doorbells();
   spare::show();
   p.ports.show_handovers();
   socket::local_restore_channels();

@@ -44,6 +44,7 @@ void Progress::forget() {
   want_ports_.store(false, std::memory_order_relaxed);
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
+  told_no_doorbell_.store(false, std::memory_order_relaxed);
   called_ = is_others_ = false;
   kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been changing either: their contents are not freed.
@@ -57,7 +58,8 @@ void Progress::join_family() {
   socket::Doorbell bell;
   const int fd = socket::make_doorbell(bell);
   if (fd < 0) {
-    if (!std::exchange(told_no_doorbell_, true)) BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
+    if (!told_no_doorbell_.exchange(true, std::memory_order_relaxed))
+      BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one, which looks every 10 ms instead");
     return;
   }
   int expected = -1;

@@ -89,6 +89,7 @@ class Progress {
   bool poll_until_quiet();
   void sleep_armed();
   void sleep_hearing(Duration time);
+  void hear_family();
   void sleep_for(Duration time);
   bool nap(std::span<const int> wires, Duration time);
   void wake();
@@ -120,7 +121,7 @@ class Progress {
   std::atomic<int> task_{0};  // the thread's number in the kernel
   int wake_fd_ = -1;
   std::atomic<int> doorbell_fd_{-1};  // used in a family
-  bool told_no_doorbell_ = false;
+  std::atomic<bool> told_no_doorbell_{false};
   socket::WakeTarget target_;    // how others wake this thread
   bool called_ = false;          // by the doorbell: there is work to do at once
   bool kernel_called_ = true;    // the kernel's network may have changed

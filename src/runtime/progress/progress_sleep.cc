@@ -22,6 +22,8 @@ namespace bypass::runtime {
 
 namespace {
 
+/// How long a process sleeps that other processes cannot wake.
+constexpr Duration kWithoutDoorbell = std::chrono::milliseconds(10);
 /// After so many looks at a sleeping program in which nothing has changed, the next look comes when the program wakes.
 /// It then wakes this thread, which costs one more system call.
 constexpr int kLooksBeforeDozing = 10;
@@ -133,6 +135,13 @@ void Progress::sleep_for(Duration time) {
   nap({}, time);
 }
 
+// Other processes of the family have called this one, or its sleepers.
+void Progress::hear_family() {
+  called_ = kin_changed_ = true;
+  const socket::Guard guard(shard_);
+  socket::pass_on_wakes();
+}
+
 // Sleeps until this or another process, a wire, or the death of a watched process wakes it. False: nothing did.
 bool Progress::nap(std::span<const int> wires, Duration time) {
   const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
@@ -142,6 +151,8 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   const bool hears = pause == Duration{} && !kernel_called_;
   nap_set_.push_back({hears ? ports_.kernel_descriptor() : -1, POLLIN, 0});
   if (pause != Duration{}) time = std::min(time, pause);
+  const bool is_deaf = doorbell < 0 && told_no_doorbell_.load(std::memory_order_relaxed) && socket::has_kin();
+  if (is_deaf) time = std::min(time, kWithoutDoorbell);
   time = std::min({time, tick_again_, program_.longest_sleep()});
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   // A process that has ended will be swept as soon as the link is up: its end is known already.
@@ -153,14 +164,13 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   const timespec* const most = bounded ? &limit : nullptr;
   int called = socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), most, nullptr);
   if (called < 0 && errno != EINTR) called = socket::poll_by_parts(nap_set_, most);
+  if (called == 0 && is_deaf) hear_family();
   if (called == 0 || (called < 0 && errno == EINTR)) return false;
   if (called < 0) nap_set_[0].revents = nap_set_[1].revents = POLLIN;  // it is not known who called
   if ((nap_set_[0].revents & POLLIN) != 0) drain_wake();
   if ((nap_set_[1].revents & POLLIN) != 0) {
     socket::silence_doorbell(doorbell);
-    called_ = kin_changed_ = true;
-    const socket::Guard guard(shard_);
-    socket::pass_on_wakes();
+    hear_family();
   }
   kernel_called_ = kernel_called_ || nap_set_[2].revents != 0;
   for (std::size_t i = 3 + wires.size(); i < nap_set_.size(); i++)

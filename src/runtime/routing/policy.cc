@@ -161,6 +161,7 @@ void fill_policy(const Config& config) {
   policy.own_descriptor = own_high;
   policy.own_copy = own_copy;
   policy.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
+  policy.protect_descriptor = [](int fd) { own_descriptor(fd, true); };
 }
 
 }  // namespace bypass::runtime

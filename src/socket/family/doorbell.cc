@@ -4,10 +4,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 
+#include "fastpath/shm/directory.h"
 #include "os/kernel.h"
 #include "os/os.h"
 #include "socket/policy.h"
@@ -77,12 +79,120 @@ int the_rope() {
   return expected;
 }
 
+/// Datagram sockets without a name, made in the network namespace of the family's doorbells.
+class Spares {
+ public:
+  int take() {
+    for (auto& place : places_)
+      if (const int taken = place.exchange(0, std::memory_order_acq_rel); taken != 0) return taken - 1;
+    return -1;
+  }
+  void put(int fd) {
+    for (auto& place : places_) {
+      int none = 0;
+      if (fd < 0 || place.compare_exchange_strong(none, fd + 1, std::memory_order_acq_rel)) return;
+    }
+    close_own(fd);
+  }
+  void fill(std::size_t count) {
+    for (std::size_t have = size(); have < count; have++) put(open_datagram());
+  }
+  void move_from(Spares& other, std::size_t count) {
+    while (count-- > 0) put(other.take());
+  }
+  void close() {
+    for (int fd = -1; (fd = take()) >= 0;) close_own(fd);
+  }
+  void forget() {
+    while (take() >= 0) {
+    }
+  }
+  [[nodiscard]] std::size_t size() const {
+    std::size_t count = 0;
+    for_each([&](int) { count++; });
+    return count;
+  }
+  template <typename Act>
+  void for_each(const Act& act) const {
+    for (const auto& place : places_)
+      if (const int taken = place.load(std::memory_order_acquire); taken != 0) act(taken - 1);
+  }
+
+  static constexpr std::size_t kMost = 16;
+
+ private:
+  std::array<std::atomic<int>, kMost> places_{};  // a descriptor and 1; 0: none
+};
+
+/// For a child: its own doorbell, and those of the processes that it makes.
+constexpr std::size_t kForAChild = 4;
+constinit Spares spares;
+constinit Spares handed;  // to the child of the fork that is under way
+std::atomic<bool> gone{false};
+bool hands = false;
+
+/// A datagram socket in the network namespace of the family's doorbells.
+int open_at_home() {
+  const int fd = open_datagram();
+  if (fd < 0 || !is_elsewhere(fd)) return fd;
+  close_own(fd);
+  return spares.take();
+}
+
+template <typename Act>
+void for_each_kept(const Act& act) {
+  if (!hands && !gone.load(std::memory_order_relaxed)) return;
+  if (const int fd = rope.load(std::memory_order_relaxed); fd >= 0) act(fd);
+  (hands ? handed : spares).for_each(act);
+}
+
 }  // namespace
+
+bool has_few_doorbells() {
+  return gone.load(std::memory_order_relaxed);
+}
+
+bool is_elsewhere(int fd) {
+  if (!gone.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  const int home = rope.load(std::memory_order_acquire);
+  return home >= 0 && fastpath::shm::network_tag(fd) != fastpath::shm::network_tag(home);
+}
+
+void prepare_to_go() {
+  if (gone.load(std::memory_order_relaxed) || the_rope() < 0) return;
+  spares.fill(Spares::kMost);
+  gone.store(true, std::memory_order_release);
+}
+
+void prepare_doorbells_for_fork(bool goes) {
+  const bool is_gone = gone.load(std::memory_order_relaxed);
+  hands = (goes || is_gone) && the_rope() >= 0;
+  if (!hands) return;
+  if (is_gone)
+    handed.move_from(spares, std::min(kForAChild, spares.size() / 2));
+  else
+    handed.fill(kForAChild);
+}
+
+void end_doorbells_of_fork() {
+  handed.close();
+  hands = false;
+}
+
+void hide_doorbells() {
+  for_each_kept([](int fd) { policy.disown_descriptor(fd); });
+}
+
+void show_doorbells() {
+  for_each_kept([](int fd) { policy.protect_descriptor(fd); });
+}
 
 int make_doorbell(Doorbell& bell) {
   Doorbell made;
   if (!os::fill_random(made.token.data(), made.token.size())) return -1;
-  const int fd = open_datagram();
+  (void)the_rope();  // now: later the program may have used up its descriptors, and nobody else would be woken
+  const int fd = open_at_home();
   if (fd < 0) return -1;
   // The filter is set before the name, so that nobody can send in between.
   if (!take_only(fd, made.token) || !bind_to_some_name(fd, made.name)) {
@@ -90,7 +200,6 @@ int make_doorbell(Doorbell& bell) {
     return -1;
   }
   bell = made;
-  (void)the_rope();  // now: later the program may have used up its descriptors, and nobody else would be woken
   return fd;
 }
 
@@ -102,7 +211,12 @@ void silence_doorbell(int fd) {
 }
 
 void forget_doorbells() {
-  rope.store(-1, std::memory_order_relaxed);
+  const bool has_some = gone.load(std::memory_order_relaxed) || hands;
+  if (hands || !has_some) spares.forget();
+  if (hands) spares.move_from(handed, kForAChild);
+  if (!has_some) rope.store(-1, std::memory_order_relaxed);
+  gone.store(has_some, std::memory_order_relaxed);
+  hands = false;
 }
 
 void ring_doorbell(const WakeTarget& target) {

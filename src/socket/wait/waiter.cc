@@ -130,7 +130,8 @@ Waiter* my_waiter() {
   if (waiter.target.event_fd < 0) waiter.target.event_fd = make_event_fd();
   if (waiter.target.event_fd < 0) return nullptr;
   const bool family = shard().wires().members.load(std::memory_order_relaxed) != 0;
-  if (family && waiter.doorbell_fd < 0) waiter.doorbell_fd = make_doorbell(waiter.target.doorbell);
+  if (family && waiter.doorbell_fd < 0 && !has_few_doorbells())
+    waiter.doorbell_fd = make_doorbell(waiter.target.doorbell);
   return &waiter;
 }
 
