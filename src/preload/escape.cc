@@ -83,7 +83,9 @@ void note_passed_descriptors(const msghdr* message) {
     for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
       int fd;
       memcpy(&fd, reinterpret_cast<const char*>(c) + at, sizeof(fd));
-      if (is_tracked(fd) && !goes_back(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
+      if (!is_tracked(fd) || goes_back(fd)) continue;
+      pump_passed_number(fd);
+      if (is_tracked(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
     }
   }
 }

@@ -80,11 +80,10 @@ bool is_vfork_child() {
 class MoreNumbers {
  public:
   /// `fd` is one of the program's, which may have lowered its limit since.
-  explicit MoreNumbers(int fd) {
-    constexpr rlim_t kMore = 8;
+  explicit MoreNumbers(int fd, rlim_t more = 8) {
     if (os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, os::address(&before_)) != 0) return;
-    if (before_.rlim_cur >= RLIM_INFINITY - kMore) return;
-    const rlim_t wanted = std::max(before_.rlim_cur, static_cast<rlim_t>(fd)) + kMore;
+    if (before_.rlim_cur >= RLIM_INFINITY - more) return;
+    const rlim_t wanted = std::max(before_.rlim_cur, static_cast<rlim_t>(fd)) + more;
     const rlimit now{wanted, std::max(before_.rlim_max, wanted)};  // the kernel knows who may have more than the most
     raised_ = os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, os::address(&now), 0) == 0;
   }
@@ -199,8 +198,12 @@ void for_inherited(Visit visit) {
   }
 }
 
-void pump_number(Entry entry) {
+/// A program may give up its descriptors before its rights (vsftpd), and a pump has as many as the process that it is
+/// made by.
+void pump_number(int fd, Entry entry) {
+  constexpr rlim_t kPumps = 64;
   if (!socket::is_pumpable(*entry.file())) return;
+  const MoreNumbers more(fd, kPumps);
   const char* const problem = runtime::begin_pumping(*entry.file());
   if (problem != nullptr) runtime::report_unpumped(problem);
 }
@@ -211,7 +214,7 @@ void pump_numbers() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
     if (!entry.is_socket()) continue;
-    if (!is_pumped(entry)) pump_number(entry);
+    if (!is_pumped(entry)) pump_number(fd, entry);
     (void)settle_pumped_number(fd);
   }
 }
@@ -225,11 +228,22 @@ void pump_inherited_numbers() {
   });
   const auto pump = [] {
     for_inherited([](int fd, Entry entry) {
-      pump_number(entry);
+      pump_number(fd, entry);
       (void)settle_pumped_number(fd);
     });
   };
   if (any) runtime::pump_before_exec(pump);
+}
+
+void pump_passed_number(int fd) {
+  const Entry entry = fd_table.load(fd);
+  if (is_filtered() || goes_straight() || !entry.is_socket() || !socket::is_pumpable(*entry.file())) return;
+  const KeepErrno keep;
+  const auto pump = [](int number) {
+    pump_number(number, fd_table.load(number));
+    (void)settle_pumped_number(number);
+  };
+  runtime::pump_before_passing(fd, pump);
 }
 
 // --- What the kernel's socket says of itself

@@ -76,6 +76,8 @@ void pump_numbers();
 /// of the family keep the ports. A server may leave all of its connections open for what it executes, which knows
 /// nothing of them.
 void pump_inherited_numbers();
+/// Before a number is passed to another process (SCM_RIGHTS): the same for that one.
+void pump_passed_number(int fd);
 
 /// getsockname() and getpeername() of a number of the kernel's.
 using NameCall = int (*)(int, sockaddr*, socklen_t*);

@@ -198,6 +198,17 @@ int get_descriptor(const PumpedAt& at) {
   return -ESRCH;
 }
 
+/// The program's end of a connection that this process has just moved, and the object that it is of. Its one thread
+/// takes it at once.
+int g_moved_end = -1;
+const socket::File* g_moved = nullptr;
+
+void keep_moved(const socket::File& file, int end) {
+  if (g_moved_end >= 0) os::close(g_moved_end);
+  g_moved_end = end;
+  g_moved = &file;
+}
+
 /// Of another pid namespace the numbers of this one name other processes, or none.
 bool is_named_here(const PumpedAt& at) {
   const auto here = static_cast<std::uint32_t>(os::pid_namespace());
@@ -221,6 +232,7 @@ const char* begin_pumping(socket::File& file) {
   if (!ends || !control) return "no descriptors for it";
   socket::File* const pumped = socket::make_pumped(file, as);
   if (pumped == nullptr) return "no memory for it";
+  const bool is_shared = socket::is_shared_with_kin(file);
   const bool named = name_ends(ends.fd[0], ends.fd[1], as.name);
   const char* problem = named && describe(ends.fd[0], as) ? nullptr : "no socket of the kernel's can stand for it";
   if (problem == nullptr) {
@@ -229,12 +241,16 @@ const char* begin_pumping(socket::File& file) {
     const PumpedAt at{pump, ends.fd[0], static_cast<std::uint32_t>(os::inode_of(ends.fd[0])),
                       static_cast<std::uint32_t>(os::pid_namespace())};
     if (pump == 0 || !hear(control.fd[0], &ready, 1)) problem = "no process can be made that pumps it";
-    const int got = problem == nullptr ? get_descriptor(at) : -1;
-    if (got >= 0) os::close(got);
-    if (problem == nullptr && got < 0) problem = "pidfd_getfd(2) is refused";
+    // Others come for the end. The kernel refuses that for a process that has been another user's (PR_SET_DUMPABLE).
+    if (problem == nullptr && is_shared) {
+      const int got = get_descriptor(at);
+      if (got >= 0) os::close(got);
+      if (got < 0) problem = "pidfd_getfd(2) is refused";
+    }
     if (problem == nullptr && !socket::is_pumpable(file)) problem = "it has ended, or a process cannot come for it";
     if (problem == nullptr) {
       socket::move_to_pump(file, *pumped, at);
+      keep_moved(file, ends.take(0));
       // A pump that has been killed reads no more, and the program is to have no signal for that.
       os::call(SYS_sendto, control.fd[0], os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
       BYPASS_LOG_INFO("a connection is pumped by process %u from here on", pump);
@@ -256,19 +272,37 @@ bool pump_connections(Process& process, void (*pump_numbers)()) {
   return progressed;
 }
 
+namespace {
+
+/// Calls `pump()` while the process has one thread.
+template <typename Act>
+void pump_alone(Process& process, const Act& pump) {
+  Process* const p = &process;
+  const Undisturbed undisturbed;
+  const bool progressed = p->progress.runs();
+  p->progress.vanish();
+  if (has_one_thread()) pump();
+  if (progressed) resume_threads();  // a process that spawns goes on, and so does one whose exec fails
+}
+
+}  // namespace
+
 void pump_before_exec(void (*pump_numbers)()) {
   Process* const p = process();
   if (p == nullptr || !accelerates() || socket::is_in_handler() || !socket::refers_to_wire()) return;
   const Inside inside;
-  if (!p->shard.family().has_living_kin()) return;
-  const Undisturbed undisturbed;
-  const bool progressed = p->progress.runs();
-  p->progress.vanish();
-  if (has_one_thread()) pump_numbers();
-  if (progressed) resume_threads();  // a process that spawns goes on, and so does one whose exec fails
+  if (p->shard.family().has_living_kin()) pump_alone(*p, pump_numbers);
+}
+
+void pump_before_passing(int fd, void (*pump_number)(int fd)) {
+  Process* const p = process();
+  if (p == nullptr || !accelerates() || socket::is_in_handler()) return;
+  const Inside inside;
+  pump_alone(*p, [=] { pump_number(fd); });
 }
 
 int fetch_pumped(socket::File& file) {
+  if (&file == g_moved && g_moved_end >= 0) return std::exchange(g_moved_end, -1);
   const PumpedAt at = socket::where_pumped(file);
   const int got = at.pid == 0 ? -ESRCH : is_named_here(at) ? get_descriptor(at) : -EPERM;
   return got == -ESRCH ? make_reset() : got;

@@ -19,8 +19,8 @@ namespace bypass::runtime {
 
 struct Process;
 
-/// Called in a process of one thread, without a thread of ours. From here on a pump has the connection. Null: it has.
-/// Otherwise the text says why it has not, and nothing has changed.
+/// Called in a process of one thread, without a thread of ours. From here on a pump has the connection. Null: it has,
+/// and the process fetches its end next. Otherwise the text says why it has not, and nothing has changed.
 [[nodiscard]] const char* begin_pumping(socket::File& file);
 
 /// Logs that a connection is not pumped, and why.
@@ -33,6 +33,9 @@ void report_unpumped(const char* problem);
 /// Before an exec, or a spawn: `pump_numbers` has those pumped that the image is meant to use, where others of the
 /// family keep the ports. Meanwhile the progress thread stops: only to be called where there are some.
 void pump_before_exec(void (*pump_numbers)());
+
+/// Before a descriptor is passed to another process (SCM_RIGHTS): the same for one number.
+void pump_before_passing(int fd, void (*pump_number)(int fd));
 
 /// A descriptor of the program's end of a connection that is pumped. Where the pump has been killed it is one that is
 /// reset. Below 0: it cannot be had now, as where the process can have no more descriptors; it is there.

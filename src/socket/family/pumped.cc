@@ -16,9 +16,10 @@ namespace bypass::socket {
 
 namespace {
 
+// A connect() that did not wait has perhaps reported nothing yet (Progress::kConnecting).
 bool stands(const Socket& socket) {
   const tcp::Tcb* const tcb = connection_of(socket);
-  if (tcb == nullptr || socket.progress == Progress::kConnecting) return false;
+  if (tcb == nullptr) return false;
   const tcp::State state = tcp_engine().state(*tcb);
   return state != tcp::State::kSynSent && state != tcp::State::kSynReceived && state != tcp::State::kClosed;
 }
