@@ -56,15 +56,24 @@ int error_of_opening(const std::string& file) {
   return 0;
 }
 
+// capabilities(7)
+bool has_capability(unsigned capability) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  return syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & CAP_TO_MASK(capability)) != 0;
+}
+
 }  // namespace
+
+bool may_see_physical_addresses() {
+  return has_capability(CAP_SYS_ADMIN);
+}
 
 LockLimit lock_limit_of_process() {
   LockLimit limit;
   rlimit bytes{};
   if (getrlimit(RLIMIT_MEMLOCK, &bytes) == 0 && bytes.rlim_cur != RLIM_INFINITY) limit.bytes = bytes.rlim_cur;
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
-  limit.is_exempt = syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
+  limit.is_exempt = has_capability(CAP_IPC_LOCK);
   return limit;
 }
 

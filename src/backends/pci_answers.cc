@@ -18,10 +18,6 @@ std::string joined(std::initializer_list<std::string_view> parts) {
   return text;
 }
 
-bool is_uio(std::string_view driver) {
-  return driver == "uio_pci_generic" || driver == "igb_uio";
-}
-
 // Drivers that keep a card for another user of it, such as a virtual machine, and make no interface.
 bool is_stub(std::string_view driver) {
   return driver == "pci-stub" || driver == "pciback" || driver == "xen-pciback";
@@ -161,7 +157,7 @@ std::string card_problem(const PciCard& card, const std::string& root) {
   if (std::string problem = driver_problem(card, driver, root); !problem.empty()) return problem;
   if (driver != nullptr && works_beside_kernel(*driver)) return beside_problem(card, root);
   if (card.driver == kVfio) return vfio_problem(card, root);
-  if (is_uio(card.driver)) return is_locked_down(card) ? lockdown_text(card) : "";
+  if (needs_physical_addresses(card)) return is_locked_down(card) ? lockdown_text(card) : "";
   if (card.driver.empty()) return "no driver has " + pci_name(card, root) + how_to_bind(card, driver);
   return "the kernel's driver " + card.driver + " has " + pci_name(card, root) + interface_text(card) +
          route_warning(card) + how_to_bind(card, driver);
@@ -178,17 +174,26 @@ std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLim
          "smaller BYPASS_PORT_MEMORY";
 }
 
-PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, const std::string& root) {
-  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-  const std::uint64_t wanted = (bytes + kHugePage - 1) / kHugePage, free = free_huge_pages(root);
+std::string physical_problem(const PciCard& card, std::uint64_t bytes, bool huge_pages, bool sees_addresses) {
+  if (huge_pages && sees_addresses) return "";
+  const std::string count = std::to_string(huge_pages_for(bytes));
+  std::string text = "a card on " + card.driver + " without an IOMMU needs ";
+  if (!huge_pages)
+    text += count + " free huge pages of 2 MiB (BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=" + count + ")";
+  if (!huge_pages && !sees_addresses) text += " and ";
+  if (!sees_addresses) text += "the right to see physical addresses (root, or CAP_SYS_ADMIN)";
+  return text + "; accepted is vfio-pci behind an IOMMU, too, which needs neither";
+}
+
+PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, bool sees_addresses,
+                   const std::string& root) {
+  const std::uint64_t wanted = huge_pages_for(bytes), free = free_huge_pages(root);
+  const bool huge = huge_allowed && free >= wanted;
   const std::string count = std::to_string(wanted) + " huge pages of 2 MiB";
   const std::string state = huge_allowed ? std::to_string(free) + " are free" : "BYPASS_HUGEPAGES is off";
-  if (huge_allowed && free >= wanted) return {count + ", " + state, ""};
-  const std::string text = "small pages (" + count + " are wanted; " + state + ")";
-  if (!is_uio(card.driver) && !card.is_without_iommu) return {text, ""};
-  return {text, "a card on " + card.driver + " without an IOMMU needs " + count + ", and " + state +
-                    "; accepted is BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=" + std::to_string(wanted) +
-                    ", or vfio-pci behind an IOMMU"};
+  PagePlan plan{huge ? count + ", " + state : "small pages (" + count + " are wanted; " + state + ")", ""};
+  if (needs_physical_addresses(card)) plan.problem = physical_problem(card, bytes, huge, sees_addresses);
+  return plan;
 }
 
 CardPlan card_plan(const PciCard& card, const std::string& further, const std::string& root) {

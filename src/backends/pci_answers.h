@@ -26,13 +26,20 @@ std::string card_problem(const PciCard& card, const std::string& root = "");
 /// Empty: the limit suffices for so many bytes. For a card on vfio-pci, or one whose kernel driver stays bound.
 std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLimit& limit);
 
-/// Which pages the memory of a process's ports would lie in now, and what is wrong with that. Only huge ones stay at
-/// one physical address, which a card needs where no IOMMU translates.
+/// Whether this process may see physical addresses: CAP_SYS_ADMIN, by which proc_pid_pagemap(5) shows them.
+bool may_see_physical_addresses();
+
+/// What a process lacks for a card that needs_physical_addresses(). Only huge pages stay at one such address. Empty:
+/// nothing.
+std::string physical_problem(const PciCard& card, std::uint64_t bytes, bool huge_pages, bool sees_addresses);
+
+/// Which pages the memory of a process's ports would lie in now, and what is wrong with that.
 struct PagePlan {
   std::string text;
   std::string problem;  // empty: none
 };
-PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, const std::string& root = "");
+PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, bool sees_addresses,
+                   const std::string& root = "");
 
 /// The other process that has the card now, as "the process 812 (redis-server)", if it can be seen. Empty: none. To
 /// find out, it opens the card's device file for a moment; another process may fail to open it meanwhile.

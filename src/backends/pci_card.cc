@@ -61,7 +61,7 @@ PciDevice read_device(const std::string& address, const std::string& root) {
   device.vendor = static_cast<std::uint16_t>(number_of(folder + "/vendor"));
   device.device = static_cast<std::uint16_t>(number_of(folder + "/device"));
   device.class_code = number_of(folder + "/class");
-  device.driver = link_name(folder + "/driver");
+  device.driver = kernel_driver_of(address, root);
   return device;
 }
 
@@ -195,10 +195,19 @@ PciCard read_pci_card(const std::string& address, const std::string& root) {
   return card;
 }
 
+std::string kernel_driver_of(const std::string& address, const std::string& root) {
+  return link_name(root + kDevices + address + "/driver");
+}
+
 std::string device_file(const PciCard& card) {
   if (!card.uio.empty()) return "/dev/" + card.uio;
   if (card.driver != "vfio-pci" || card.group.empty()) return "";
   return "/dev/vfio/" + std::string(card.is_without_iommu ? "noiommu-" : "") + card.group;
+}
+
+bool needs_physical_addresses(const PciCard& card) {
+  if (card.driver == "uio_pci_generic" || card.driver == "igb_uio") return true;
+  return card.driver == "vfio-pci" && (card.group.empty() || card.is_without_iommu);
 }
 
 std::uint64_t free_huge_pages(const std::string& root) {

@@ -37,10 +37,22 @@ std::optional<std::string> full_pci_address(std::string_view text);
 /// `root` is put in front of /sys and /proc. It is empty except in tests.
 PciCard read_pci_card(const std::string& address, const std::string& root = "");
 
+/// The kernel's driver that has the device now; empty: none has, or there is no such device. One readlink(2).
+std::string kernel_driver_of(const std::string& address, const std::string& root = "");
+
 /// The device file by which a process has the card: /dev/vfio/14, which the kernel gives to one process at a time, or
 /// /dev/uio0, which it gives to any number. Empty: there is no such file, as with the kernel's own drivers.
 std::string device_file(const PciCard& card);
 
+/// Whether the card would reach memory by physical addresses. Of the kernel's drivers that DPDK's use, uio's know no
+/// IOMMU, and vfio-pci has a mode without one. A driver of another kind (mlx5's) translates itself.
+bool needs_physical_addresses(const PciCard& card);
+
+inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+/// How many huge pages hold so many bytes.
+constexpr std::uint64_t huge_pages_for(std::uint64_t bytes) {
+  return (bytes + kHugePage - 1) / kHugePage;
+}
 /// Huge pages of 2 MiB that are free.
 std::uint64_t free_huge_pages(const std::string& root = "");
 

@@ -444,18 +444,31 @@ TEST(PciPlan, SaysWhichPagesTheMemoryLiesIn) {
   tree.write("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8\n");
   add_card(tree, "vfio-pci");
   const PciCard card = read_pci_card(kCard, tree.root());
-  EXPECT_EQ(page_plan(card, kBytes, true, tree.root()).text, "56 huge pages of 2 MiB, 56 are free");
-  EXPECT_EQ(page_plan(card, kBytes + 1, true, tree.root()).text,
+  EXPECT_EQ(page_plan(card, kBytes, true, false, tree.root()).text, "56 huge pages of 2 MiB, 56 are free");
+  EXPECT_EQ(page_plan(card, kBytes + 1, true, false, tree.root()).text,
             "small pages (57 huge pages of 2 MiB are wanted; 56 are free)");
-  EXPECT_EQ(page_plan(card, kBytes + 1, true, tree.root()).problem, "");
-  EXPECT_EQ(page_plan(card, kBytes, false, tree.root()).text,
+  EXPECT_EQ(page_plan(card, kBytes + 1, true, false, tree.root()).problem, "") << "an IOMMU translates";
+  EXPECT_EQ(page_plan(card, kBytes, false, false, tree.root()).text,
             "small pages (56 huge pages of 2 MiB are wanted; BYPASS_HUGEPAGES is off)");
-  const PciTree uio;
-  uio.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
-  EXPECT_EQ(page_plan(read_pci_card(kCard, uio.root()), kBytes, true, tree.root()).problem, "");
-  EXPECT_EQ(page_plan(read_pci_card(kCard, uio.root()), kBytes, true, uio.root()).problem,
-            "a card on uio_pci_generic without an IOMMU needs 56 huge pages of 2 MiB, and 0 are free; accepted is "
-            "BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=56, or vfio-pci behind an IOMMU");
+}
+
+TEST(PciPlan, WithoutAnIommuSaysWhatPhysicalAddressesNeed) {
+  constexpr std::uint64_t kBytes = 112 << 20;
+  const PciTree few, enough;
+  enough.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "56\n");
+  few.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  const PciCard card = read_pci_card(kCard, few.root());
+  const auto problem = [&](bool sees, const PciTree& tree) {
+    return page_plan(card, kBytes, true, sees, tree.root()).problem;
+  };
+  const std::string begin = "a card on uio_pci_generic without an IOMMU needs ";
+  const std::string pages = "56 free huge pages of 2 MiB (BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=56)";
+  const std::string right = "the right to see physical addresses (root, or CAP_SYS_ADMIN)";
+  const std::string end = "; accepted is vfio-pci behind an IOMMU, too, which needs neither";
+  EXPECT_EQ(problem(true, enough), "");
+  EXPECT_EQ(problem(true, few), begin + pages + end);
+  EXPECT_EQ(problem(false, enough), begin + right + end);
+  EXPECT_EQ(problem(false, few), begin + pages + " and " + right + end);
 }
 
 TEST(PciPlan, SaysWhatWillBe) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "backends/dpdk/card_memory.h"
 #include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/iova.h"
 #include "backends/pci_card.h"
@@ -70,12 +71,24 @@ TEST_F(Sysfs, ACardOnTheKernelsOwnDriverDecidesNothing) {
   EXPECT_EQ(ask({}), Iova::kVirtual);
 }
 
-TEST_F(Sysfs, WithoutHugePagesTheMessageSaysHowManyAndWhichDriverInstead) {
-  std::string problem;
-  ASSERT_FALSE(can_have_physical("0000:01:00.0", false, std::size_t{112} << 20, problem));
-  EXPECT_NE(problem.find("56 free huge pages"), std::string::npos) << problem;
-  EXPECT_NE(problem.find("echo vfio-pci > /sys/bus/pci/devices/0000:01:00.0/driver_override"), std::string::npos)
-      << problem;
+TEST_F(Sysfs, ACardThatComesBackOnUioIsRefusedWhereMemoryIsMadeForAnIommu) {
+  add("0000:01:00.0", "uio_pci_generic", "");
+  add("0000:02:00.0", "vfio-pci", "7");
+  const PciCard uio = read_pci_card("0000:01:00.0", root_), vfio = read_pci_card("0000:02:00.0", root_);
+  EXPECT_EQ(iova_problem(uio, Iova::kVirtual),
+            "the card is on uio_pci_generic now, without an IOMMU, and this process's memory is not made for that; "
+            "accepted is the driver of before, or a new start of the program");
+  EXPECT_EQ(iova_problem(uio, Iova::kPhysical), "");
+  EXPECT_EQ(iova_problem(vfio, Iova::kVirtual), "");
+  EXPECT_EQ(iova_problem(vfio, Iova::kPhysical), "") << "EAL maps the physical ones for it";
+}
+
+TEST_F(Sysfs, ACardThatLeavesLosesItsDriverFirst) {
+  add("0000:01:00.0", "vfio-pci", "7");
+  EXPECT_EQ(kernel_driver_of("0000:01:00.0", root_), "vfio-pci");
+  fs::remove(root_ / "sys/bus/pci/devices/0000:01:00.0/driver");
+  EXPECT_EQ(kernel_driver_of("0000:01:00.0", root_), "");
+  EXPECT_EQ(kernel_driver_of("0000:02:00.0", root_), "") << "no such device";
 }
 
 vfio_irq_info told(unsigned index, unsigned count) {
@@ -97,6 +110,19 @@ TEST(CardRules, WhereMsiXIsSilentMsiIsTaken) {
   EXPECT_NE(told(VFIO_PCI_MSI_IRQ_INDEX, 1).flags, 0U);
   ask_for_msi(false);
   EXPECT_NE(told(VFIO_PCI_MSIX_IRQ_INDEX, 5).flags, 0U);
+}
+
+TEST(CardMemory, TheRegistersOfACardOnUioAreTheMappedFilesOfItsResources) {
+  constexpr const char* kMaps =
+      "55d0c0a00000-55d0c0a02000 r--p 00000000 fe:01 1234   /usr/bin/redis-server\n"
+      "1100020000-1100040000 rw-s 00000000 00:16 9876   /sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/resource0\n"
+      "1100040000-1100060000 rw-s 00000000 00:16 9877   /sys/devices/pci0000:00/0000:00:03.0/0000:02:00.0/resource0\n"
+      "1100060000-1100064000 rw-s 00000000 00:16 9878   /sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/resource3\n"
+      "7f0000000000-7f0000001000 rw-p 00000000 00:00 0";
+  const std::vector<MappedRegisters> expected{{0x1100020000, 0x20000}, {0x1100060000, 0x4000}};
+  EXPECT_EQ(mapped_registers(kMaps, "0000:01:00.0"), expected);
+  EXPECT_TRUE(mapped_registers(kMaps, "0000:03:00.0").empty());
+  EXPECT_TRUE(mapped_registers("", "0000:01:00.0").empty());
 }
 
 TEST(CardRules, UioHasNoInterruptWorthWaitingFor) {

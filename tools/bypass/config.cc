@@ -70,7 +70,7 @@ std::vector<PortPlan> port_plans(const Config& config) {
     if (!address) continue;
     const PciCard card = read_pci_card(*address);
     const std::uint64_t bytes = dpdk_bytes(config.port_memory, config.ports.size());
-    const PagePlan pages = page_plan(card, bytes, config.hugepages != Hugepages::kOff);
+    const PagePlan pages = page_plan(card, bytes, config.hugepages != Hugepages::kOff, may_see_physical_addresses());
     bool busy = false;
     std::string further = lock_problem(card, bytes, lock_limit_of_process());
     if (further.empty()) further = access_problem(card, busy);

@@ -35,8 +35,6 @@ constexpr int kDescriptorsNeeded = 32;
 constexpr int kMomentaryDescriptors = 4;
 // Queues, rings and DPDK's own tables beside the buffers.
 constexpr std::size_t kOverhead = kDpdkOverhead;
-constexpr std::size_t kHugePage = 2 * kMiB;
-constexpr const char* kFreeHugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
 enum class State { kNotStarted, kRunning, kFailed };
 State state = State::kNotStarted;
@@ -137,15 +135,6 @@ bool preflight(std::size_t bytes, std::string& problem) {
 
 // --- Huge pages. They are used if enough are free now, for this user, and address space is not limited: in this mode
 // DPDK reserves 134 GB of address space.
-std::size_t read_number(const char* path) {
-  const int fd = libc.open64(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[32] = {};
-  const ssize_t got = libc.read(fd, text, sizeof text - 1);
-  libc.close(fd);
-  return got > 0 ? std::strtoul(text, nullptr, 10) : 0;
-}
-
 bool can_map_huge_page() {
   const int fd = libc.memfd_create("bypass-probe", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
   if (fd < 0) return false;
@@ -160,17 +149,15 @@ bool can_map_huge_page() {
 }
 
 bool huge_pages_suffice(std::size_t bytes) {
-  const std::size_t free = read_number(kFreeHugePages);
-  const std::size_t reserved = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
-  if (free < reserved + bytes / kHugePage) return false;
+  if (free_huge_pages() < huge_pages_for(bytes)) return false;
   return limit(RLIMIT_AS) == RLIM_INFINITY && can_map_huge_page();
 }
 
 bool choose_pages(Hugepages wanted, std::size_t bytes, std::string& problem) {
   huge_pages = wanted != Hugepages::kOff && huge_pages_suffice(bytes);
   if (huge_pages || wanted != Hugepages::kOn) return true;
-  problem = "BYPASS_HUGEPAGES=on: this process cannot have the " + std::to_string(bytes / kHugePage) +
-            " huge pages of 2 MiB that the port needs (" + std::to_string(read_number(kFreeHugePages)) +
+  problem = "BYPASS_HUGEPAGES=on: this process cannot have the " + std::to_string(huge_pages_for(bytes)) +
+            " huge pages of 2 MiB that the port needs (" + std::to_string(free_huge_pages()) +
             " are free on this machine); accepted are auto and off, or more of them (sysctl vm.nr_hugepages)";
   return false;
 }
@@ -244,7 +231,11 @@ bool start_eal(const EalRequest& request, std::string& problem) {
   if (!choose_pages(request.hugepages, bytes, problem)) return false;
   std::string card;
   physical = iova_of_cards(request.cards, card) == Iova::kPhysical;
-  if (physical && !can_have_physical(card, huge_pages, bytes, problem)) return false;
+  if (physical) problem = physical_problem(read_pci_card(card), bytes, huge_pages, may_see_physical_addresses());
+  if (physical && !problem.empty()) {
+    problem = "pci:" + card + ": " + problem;
+    return false;
+  }
   redirect_log();
   Start start{arguments(request, bytes)};
   std::string gave_up;

@@ -1,9 +1,12 @@
 // Iova: by which addresses a process's cards read and write memory. EAL has one mode for all cards, from its start on.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
+
+namespace bypass {
+struct PciCard;
+}
 
 namespace bypass::dpdk {
 
@@ -17,7 +20,7 @@ enum class Iova {
 /// tests.
 Iova iova_of_cards(const std::vector<std::string>& cards, std::string& first, const std::string& root = "");
 
-/// Whether this process can have physical addresses. If it cannot, `problem` says what to do.
-bool can_have_physical(const std::string& card, bool huge_pages, std::size_t bytes, std::string& problem);
+/// Why a card that comes back cannot be had in this mode. Empty: it can.
+std::string iova_problem(const PciCard& card, Iova mode);
 
 }  // namespace bypass::dpdk

@@ -1,0 +1,29 @@
+#include "backends/dpdk/vain_waits.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "backends/dpdk/libc.h"
+
+namespace bypass::dpdk {
+namespace {
+
+thread_local const std::string* asked = nullptr;
+
+}  // namespace
+
+VainWaits::VainWaits(const std::string& card) {
+  if (card.empty()) return;
+  folder_ = "/sys/bus/pci/devices/" + card;
+  asked = &folder_;
+}
+
+VainWaits::~VainWaits() {
+  asked = nullptr;
+}
+
+bool waits_in_vain() {
+  return asked != nullptr && libc.access(asked->c_str(), F_OK) != 0;
+}
+
+}  // namespace bypass::dpdk
