@@ -26,7 +26,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 11;
+inline constexpr std::uint32_t kBackendAbi = 12;
 
 /// Huge pages for the ports' memory. kAuto: where there are enough. kOn: always, else the port does not open. kOff:
 /// never.
@@ -87,6 +87,9 @@ struct Host {
   /// The settings' variables (BYPASS_*) that the program was started with, whatever it has done to its environment
   /// since. Null ends the list.
   const char* const* (*environment)() = nullptr;
+  /// A device's registers that are mapped at `begin`, and vanish with the device: a fault there puts pages of ones
+  /// in their place. `on` false: no longer, for a range that was given before.
+  void (*guard_device_memory)(const void* begin, std::size_t bytes, bool on) = nullptr;
 };
 
 /// Every text that a user may see is complete: what was asked for, what is wrong, what would be accepted.

@@ -81,6 +81,7 @@ class PlainHost {
     h.join_thread = [](std::uint64_t id) { pthread_join(static_cast<pthread_t>(id), nullptr); };
     h.file_of_build = [](const char*, char*, std::size_t) { return false; };
     h.environment = []() -> const char* const* { return environ; };
+    h.guard_device_memory = [](const void*, std::size_t, bool) {};
     return h;
   }
 

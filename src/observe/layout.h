@@ -87,8 +87,9 @@ struct Slot {
   std::array<std::atomic<std::uint64_t>, kWords> words;
 };
 
-/// Of PortRecord::open. kPortLookedAt: no interrupt of its card comes, a sleeper looks at it by a timer.
-inline constexpr std::uint8_t kPortOpen = 1, kPortLookedAt = 2;
+/// Of PortRecord::open. kPortLookedAt: no interrupt of its card comes, a sleeper looks at it by a timer. kPortGone: its
+/// card has been taken away.
+inline constexpr std::uint8_t kPortOpen = 1, kPortLookedAt = 2, kPortGone = 3;
 
 struct PortRecord {
   std::array<char, 16> kind;

@@ -86,6 +86,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"other_network",
      "the process has gone to another network namespace than the port's, and reaches what the kernel lets it reach "
      "there"},
+    {"card_gone",
+     "a port's card has been removed, or bound to another driver: its connections wait until it is back, as on an "
+     "interface that the kernel has lost"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

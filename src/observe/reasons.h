@@ -58,6 +58,7 @@ enum class Reason : std::uint16_t {
   kNoInterrupts,
   kPumped,
   kOtherNetwork,
+  kCardGone,
   kCount,
 };
 

@@ -20,6 +20,7 @@
 #include "os/os.h"
 #include "os/own/own_work.h"
 #include "os/own/uncancelled.h"
+#include "runtime/crash/device_memory.h"
 #include "runtime/high_numbers.h"
 #include "runtime/ports/plugin.h"
 
@@ -201,6 +202,7 @@ const Host& backend_host() {
     h.run_thread = run_thread;
     h.join_thread = join_thread;
     h.file_of_build = file_of_build;
+    h.guard_device_memory = crash::guard_device_memory;
     h.environment = [] {
       static constexpr const char* kNothing[] = {nullptr};
       if (g_environment != nullptr) return g_environment;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "os/log/log.h"
+#include "runtime/crash/device_memory.h"
 
 namespace bypass::runtime {
 namespace {
@@ -72,6 +73,39 @@ void program_handles(int signal, void (*handler)(int), int flags) {
   action.sa_handler = handler;
   action.sa_flags = flags;
   crash::on_program_sigaction(signal, &action, nullptr);
+}
+
+TEST(Crash, RegistersThatVanish_AreOnesUntilTheDriverStops) {
+  const Outcome outcome = in_child([] {
+    install();
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const int file = memfd_create("registers", 0);
+    if (ftruncate(file, static_cast<off_t>(page)) != 0) _exit(9);
+    auto* const begin = static_cast<volatile char*>(mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    crash::guard_device_memory(const_cast<const char*>(begin), page, true);
+    begin[8] = 7;
+    if (ftruncate(file, 0) != 0) _exit(9);
+    if (begin[12] != static_cast<char>(0xff)) _exit(1);  // the fault is answered here
+    begin[8] = 5;
+    if (begin[8] != 5) _exit(2);
+    crash::guard_device_memory(const_cast<const char*>(begin), page, false);
+    _exit(42);
+  });
+  EXPECT_TRUE(exited_with(outcome, 42)) << outcome.status;
+  EXPECT_EQ(outcome.log, "");
+}
+
+TEST(Crash, MappedFileThatVanishes_IsTheProgramsFault) {
+  const Outcome outcome = in_child([] {
+    install();
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const int file = memfd_create("file", 0);
+    auto* const begin = static_cast<volatile char*>(mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    crash::guard_device_memory(const_cast<const char*>(begin), page, true);
+    crash::guard_device_memory(const_cast<const char*>(begin), page, false);
+    begin[0] = 1;
+  });
+  EXPECT_TRUE(killed_by(outcome, SIGBUS));
 }
 
 TEST(Crash, FaultInside_IsReportedThenKills) {

@@ -50,11 +50,17 @@ def command(kernel, archive, devices, iommu=True, words="", memory=1024, resets=
             "-append", f"console=ttyS0 quiet panic=-1 {'intel_iommu=on' if iommu else ''} {words}"]
 
 
-def tap_card(card, number=0):
+def card_words(card, number=0, slot=False):
+    """Of QEMU's device; in a slot it can be added and removed while the guest runs."""
+    place = [f"bus=slot{number}"] if slot else []
+    return [*CARDS[card].split(","), f"netdev=n{number}", f"id=card{number}", f"mac={MAC[:-1]}{1 + number}", "romfile=", *place]
+
+
+def tap_card(card, number=0, slot=False):
     """The options of a card on tap interface tap<number>."""
-    mac = MAC[:-1] + str(1 + number)
-    return ["-netdev", f"tap,id=n{number},ifname=tap{number},script=no,downscript=no",
-            "-device", f"{CARDS[card]},netdev=n{number},id=card{number},mac={mac},romfile="]
+    port = ["-device", f"pcie-root-port,id=slot{number},chassis={1 + number},slot={1 + number}"] if slot else []
+    return [*port, "-netdev", f"tap,id=n{number},ifname=tap{number},script=no,downscript=no",
+            "-device", ",".join(card_words(card, number, slot))]
 
 
 class Machine(Namespaces):

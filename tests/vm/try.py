@@ -3,7 +3,7 @@ import os
 import sys
 import tempfile
 
-from cards import REDIS, Card
+from card import REDIS, Card
 from machine import CARDS, GUEST, command, made
 from harness import Skip, guardian
 

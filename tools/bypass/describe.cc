@@ -77,14 +77,25 @@ Json process_json(const observe::Snapshot& process) {
 }
 
 Json port_json(const observe::PortRecord& port) {
-  return {
-      {"port", port_name(port)},           {"open", port.open != 0},        {"link", port.link_up != 0 ? "up" : "down"},
-      {"addresses", port_addresses(port)}, {"mac", mac_text(port)},         {"mtu", port.mtu},
-      {"rx_frames", port.rx_frames},       {"rx_bytes", port.rx_bytes},     {"rx_dropped", port.rx_dropped},
-      {"rx_no_buffer", port.rx_no_buffer}, {"tx_frames", port.tx_frames},   {"tx_bytes", port.tx_bytes},
-      {"tx_full", port.tx_full},           {"tx_dropped", port.tx_dropped}, {"link_ups", port.link_ups},
-      {"link_downs", port.link_downs},     {"reopened", port.reopened},     {"buffers_total", port.buffers_total},
-      {"buffers_free", port.buffers_free}};
+  return {{"port", port_name(port)},
+          {"open", port.open != 0 && port.open != observe::kPortGone},
+          {"link", port.link_up != 0 ? "up" : "down"},
+          {"addresses", port_addresses(port)},
+          {"mac", mac_text(port)},
+          {"mtu", port.mtu},
+          {"rx_frames", port.rx_frames},
+          {"rx_bytes", port.rx_bytes},
+          {"rx_dropped", port.rx_dropped},
+          {"rx_no_buffer", port.rx_no_buffer},
+          {"tx_frames", port.tx_frames},
+          {"tx_bytes", port.tx_bytes},
+          {"tx_full", port.tx_full},
+          {"tx_dropped", port.tx_dropped},
+          {"link_ups", port.link_ups},
+          {"link_downs", port.link_downs},
+          {"reopened", port.reopened},
+          {"buffers_total", port.buffers_total},
+          {"buffers_free", port.buffers_free}};
 }
 
 bool is_connection(const observe::SocketRecord& s) {

@@ -35,10 +35,11 @@ void print_ports(const Snapshot& process) {
                                                  "TX FRAMES", "TX BYTES", "TX LOST", "REOPENED"}};
   for (const auto& port : process.ports)
     rows.push_back({port_name(port),
-                    process.follows()   ? fmt::format("of pid {}", process.port_owner)
-                    : port.open == 0    ? "not open"
-                    : port.link_up != 0 ? "up"
-                                        : "down",
+                    process.follows()                 ? fmt::format("of pid {}", process.port_owner)
+                    : port.open == 0                  ? "not open"
+                    : port.open == observe::kPortGone ? "gone"
+                    : port.link_up != 0               ? "up"
+                                                      : "down",
                     fmt::format("{}", fmt::join(port_addresses(port), ",")), fmt::format("{}", port.mtu),
                     fmt::format("{}", port.rx_frames), fmt::format("{}", port.rx_bytes),
                     fmt::format("{}", port.rx_dropped + port.rx_no_buffer), fmt::format("{}", port.tx_frames),

@@ -147,7 +147,10 @@ void add_port(Snapshot& process, const observe::PortRecord& port, Reason reason)
 /// Adds the ports that were opened and have no link, or are slow.
 void add_ports(Snapshot& process) {
   for (const observe::PortRecord& port : process.ports) {
-    if (port.open != 0 && port.link_up == 0) add_port(process, port, Reason::kLinkDown);
+    if (port.open == observe::kPortGone)
+      add_port(process, port, Reason::kCardGone);
+    else if (port.open != 0 && port.link_up == 0)
+      add_port(process, port, Reason::kLinkDown);
     if (port.open == observe::kPortLookedAt) add_port(process, port, Reason::kNoInterrupts);
   }
 }

@@ -1,3 +1,6 @@
+// The calls that tell of a card's removal are marked experimental in DPDK 22.11.
+#define ALLOW_EXPERIMENTAL_API
+
 #include "backends/dpdk/device.h"
 
 #include <rte_alarm.h>
@@ -10,11 +13,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/vain_waits.h"
+#include "backends/pci_card.h"
 
 // A function of the driver, which no header of DPDK declares. It unregisters the interrupt of a port whose peer has
 // gone.
@@ -36,6 +42,34 @@ int on_link_event(std::uint16_t, rte_eth_event_type, void* argument, void*) {
   auto* call = static_cast<std::pair<void (*)(void*), void*>*>(argument);
   call->first(call->second);
   return 0;
+}
+
+// vfio's request (VFIO_PCI_REQ_ERR_IRQ): the kernel waits for the card.
+void on_card_event(const char* /*name*/, rte_dev_event_type type, void* argument) {
+  auto* request = static_cast<CardRequest*>(argument);
+  if (type != RTE_DEV_EVENT_REMOVE) return;
+  request->made.store(true, std::memory_order_release);
+  request->call(request->argument);
+}
+
+// Runs `body` on EAL's interrupt thread and waits for its end. No handler of that thread runs meanwhile. False: the
+// thread cannot be asked.
+bool run_on_interrupt_thread(void (*body)(void*), void* argument) {
+  struct Errand {
+    void (*body)(void*);
+    void* argument;
+    sem_t done;
+  } errand{body, argument, {}};
+  const auto run = [](void* handed) {
+    auto* e = static_cast<Errand*>(handed);
+    e->body(e->argument);
+    sem_post(&e->done);
+  };
+  sem_init(&errand.done, 0, 0);
+  const bool asked = rte_eal_alarm_set(1, run, &errand) == 0;
+  while (asked && sem_wait(&errand.done) != 0) continue;
+  sem_destroy(&errand.done);
+  return asked;
 }
 
 std::uint16_t fit(std::uint16_t wanted, const rte_eth_desc_lim& limit) {
@@ -79,6 +113,8 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
     return fail("opening", error, problem);
   plugged_ = true;
+  if (is_card()) follow_requests(on_event, argument);
+  if (is_card()) guard_registers(true);
   std::uint16_t id = kNone;
   if (rte_eth_dev_get_port_by_name(spec.name.c_str(), &id) != 0) {
     close();
@@ -88,6 +124,36 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   if (bring_up(pool, problem)) return true;
   close();
   return false;
+}
+
+void Device::follow_requests(void (*on_event)(void*), void* argument) {
+  kernel_driver_ = kernel_driver_of(spec_.name);
+  request_.made.store(false, std::memory_order_relaxed);
+  request_.call = on_event;
+  request_.argument = argument;
+  rte_dev_event_callback_register(spec_.name.c_str(), on_card_event, &request_);
+}
+
+// While its handler of the request runs, EAL can unregister neither that handler nor ours, and the card would stay
+// open (-EAGAIN). The kernel repeats the request after ten seconds only.
+void Device::unfollow_requests() {
+  const auto nothing = [](void* /*argument*/) {};
+  run_on_interrupt_thread(nothing, nullptr);
+  while (rte_dev_event_callback_unregister(spec_.name.c_str(), on_card_event, &request_) == -EAGAIN)
+    run_on_interrupt_thread(nothing, nullptr);
+}
+
+// A driver looks at a card's registers in each burst. On uio they vanish with the card, before anybody can be told.
+void Device::guard_registers(bool on) {
+  if (on) registers_ = mapped_registers(maps_of_process(), spec_.name);
+  for (const MappedRegisters& each : registers_)
+    host->guard_device_memory(reinterpret_cast<const void*>(each.begin), each.bytes, on);
+  if (!on) registers_.clear();
+}
+
+bool Device::is_leaving() const {
+  if (!is_card()) return false;
+  return request_.made.load(std::memory_order_acquire) || kernel_driver_of(spec_.name) != kernel_driver_;
 }
 
 void Device::heed_rules(const CardBinding& binding) {
@@ -101,6 +167,7 @@ bool Device::bring_up(rte_mempool* pool, std::string& problem) {
   rte_eth_dev_callback_register(id_, RTE_ETH_EVENT_INTR_LSC, on_link_event, &event_);
   if (const int error = rte_eth_dev_start(id_); error != 0) return fail("starting", error, problem);
   started_ = true;
+  if (!take_mac(problem)) return false;
   if (spec_.mtu != 0 && !spec_.shared_memory) rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(spec_.mtu));
   find_interrupt_descriptor();
   return true;
@@ -117,6 +184,11 @@ bool Device::configure(std::string& problem) {
                                                  (lro_ ? RTE_ETH_RX_OFFLOAD_TCP_LRO : std::uint64_t{0}));
   conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | kTxL4Checksums |
                                                  RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
+  // Cards take it before their start: by it they choose how many buffers a received frame may take.
+  if (is_card() && spec_.mtu != 0) {
+    if (spec_.mtu > info.max_mtu) return refuse_mtu(info, problem);
+    conf.rxmode.mtu = spec_.mtu;
+  }
   conf.rxmode.max_lro_pkt_size = lro_ ? info.max_lro_pkt_size : 0;
   // With this interrupt the driver never asks the card again. The interrupt may not come, so PortKeeper reads the link
   // now and then.
@@ -128,6 +200,12 @@ bool Device::configure(std::string& problem) {
     error = rte_eth_dev_configure(id_, 1, 1, &conf);
   }
   return error == 0 || fail("configuring", error, problem);
+}
+
+bool Device::refuse_mtu(const rte_eth_dev_info& info, std::string& problem) const {
+  problem = spec_.name + ": an MTU of " + std::to_string(spec_.mtu) + " is more than driver " + info.driver_name +
+            " takes; accepted are up to " + std::to_string(info.max_mtu);
+  return false;
 }
 
 bool Device::set_up_queues(rte_mempool* pool, std::string& problem) {
@@ -142,6 +220,16 @@ bool Device::set_up_queues(rte_mempool* pool, std::string& problem) {
       error != 0)
     return fail("transmit queue", error, problem);
   return true;
+}
+
+// A device drops frames to an address that it does not know, unless it drops none.
+bool Device::take_mac(std::string& problem) {
+  if (spec_.mac.is_zero() || spec_.mac == mac()) return true;
+  rte_ether_addr address{};
+  std::copy(spec_.mac.bytes.begin(), spec_.mac.bytes.end(), address.addr_bytes);
+  if (rte_eth_dev_default_mac_addr_set(id_, &address) == 0) return true;
+  const int error = rte_eth_promiscuous_enable(id_);
+  return error == 0 || !is_card() || fail("taking the MAC address (BYPASS_MAC)", error, problem);
 }
 
 void Device::find_interrupt_descriptor() {
@@ -160,31 +248,26 @@ void Device::stop_and_close() {
 // The virtio-user driver waits neither for its interrupt handler, nor for the alarm that the handler sets when the peer
 // has gone. Both would run on freed memory. They run on EAL's interrupt thread, and so does this function.
 void Device::close_virtio_user() {
-  struct Closing {
-    Device* device;
-    sem_t done;
-  } closing{this, {}};
-  sem_init(&closing.done, 0, 0);
-  const auto body = [](void* argument) {
-    auto* c = static_cast<Closing*>(argument);
-    c->device->stop_and_close();
+  const auto body = [](void* self) {
+    static_cast<Device*>(self)->stop_and_close();
     rte_eal_alarm_cancel(virtio_user_dev_delayed_disconnect_handler, reinterpret_cast<void*>(-1));
-    sem_post(&c->done);
   };
-  if (rte_eal_alarm_set(1, body, &closing) != 0) return stop_and_close();
-  while (sem_wait(&closing.done) != 0) continue;
-  sem_destroy(&closing.done);
+  if (!run_on_interrupt_thread(body, this)) stop_and_close();
 }
 
 void Device::close() {
+  const VainWaits waits(registers_.empty() ? "" : spec_.name);
+  if (plugged_ && is_card()) unfollow_requests();
   if (id_ != kNone) spec_.virtio_user ? close_virtio_user() : stop_and_close();
   if (plugged_) rte_eal_hotplug_remove(spec_.bus.c_str(), spec_.name.c_str());
+  guard_registers(false);
   id_ = kNone;
   started_ = plugged_ = false;
   interrupt_fd_ = -1;
 }
 
 bool Device::link_is_up() const {
+  const VainWaits waits(registers_.empty() ? "" : spec_.name);
   rte_eth_link link{};
   return rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
@@ -241,7 +324,7 @@ MacAddress Device::mac() const {
 
 std::uint64_t Device::dropped_by_device() const {
   rte_eth_stats stats{};
-  return rte_eth_stats_get(id_, &stats) == 0 ? stats.imissed + stats.rx_nombuf : 0;
+  return rte_eth_stats_get(id_, &stats) == 0 ? stats.imissed + stats.ierrors : 0;
 }
 
 }  // namespace bypass::dpdk

@@ -134,6 +134,13 @@ void DpdkPort::set_link(bool up) {
   wake();
 }
 
+// A device counts anew when it is opened again.
+void DpdkPort::set_lost(std::uint64_t frames) {
+  const std::uint64_t more = frames >= lost_by_device_ ? frames - lost_by_device_ : frames;
+  lost_by_device_ = frames;
+  lost_.fetch_add(more, std::memory_order_relaxed);
+}
+
 void DpdkPort::tell_forbidden(bool on) {
   if (on == forbidden()) return;
   set_forbidden(on);
@@ -455,11 +462,13 @@ void DpdkPort::disarm(std::uint16_t) {
 
 PortStats DpdkPort::stats() const {
   PortStats s = counted();
+  s.rx_dropped += lost_.load(std::memory_order_relaxed);
   s.rx_no_buffer = pool_.ran_dry();
   s.link_up = link_ups();
   s.buffers_total = pool_.total();
   s.buffers_free = pool_.free_count();
-  s.looked_at = interrupt() == InterruptTrust::State::kDead;
+  s.gone = gone_.load(std::memory_order_relaxed);
+  s.looked_at = !s.gone && interrupt() == InterruptTrust::State::kDead;
   return s;
 }
 

@@ -87,6 +87,10 @@ class DpdkPort final : public Port, PortCounters {
   [[nodiscard]] InterruptTrust::State interrupt() const { return told_trust_.load(std::memory_order_relaxed); }
   /// EAL's interrupt thread has read the interrupt's descriptor. Any thread.
   void on_interrupt_read();
+  /// The device is closed, and not by us.
+  void set_gone(bool on) { gone_.store(on, std::memory_order_relaxed); }
+  /// Frames that the device has dropped since it was opened.
+  void set_lost(std::uint64_t frames);
   void count_reopening() { reopened_.fetch_add(1, std::memory_order_relaxed); }
   void wake();
 
@@ -119,7 +123,9 @@ class DpdkPort final : public Port, PortCounters {
   };
 
   std::atomic<State> state_{State::kPaused};
-  std::atomic<bool> link_{false};
+  std::atomic<bool> link_{false}, gone_{false};
+  std::atomic<std::uint64_t> lost_{0};  // frames, by devices in turn
+  std::uint64_t lost_by_device_ = 0;    // of these, by the one that is open; control thread
   std::atomic<bool> switching_{false};  // inside of the driver's switch of its interrupt
   bool armed_ = false;
   bool armed_link_ = false;  // link_ as it was at the last arm()

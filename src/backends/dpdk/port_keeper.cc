@@ -5,8 +5,10 @@
 
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
+#include "backends/dpdk/iova.h"
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/shared_interrupt.h"
+#include "backends/pci_answers.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -117,7 +119,9 @@ bool PortKeeper::open_vhost(std::string& problem) {
 }
 
 bool PortKeeper::open_device(std::string& problem) {
-  if (!device_.open(plan_.device, pool_->mempool(), on_link_event, this, problem)) return false;
+  DeviceSpec spec = plan_.device;
+  if (plan_.role == Role::kOther) spec.mac = port_->mac();  // a card that comes back keeps the address that peers know
+  if (!device_.open(spec, pool_->mempool(), on_link_event, this, problem)) return false;
   if (plan_.role == Role::kOther && device_.has_interrupt_switch())
     follow_reads(device_.interrupt_descriptor(), on_interrupt_read, this);
   return true;
@@ -198,12 +202,62 @@ Instant PortKeeper::next_try(Instant now) {
   return now + (tries_ < kTries ? kTry : kSlowTry);
 }
 
+void PortKeeper::stop() {
+  port_->set_link(false);
+  phase_ = Phase::kStopping;
+  port_->request_pause();
+}
+
 void PortKeeper::finish_stopping(Instant now) {
   if (!port_->is_paused()) return;
+  const bool card = device_.is_card();
+  if (card) left_driver_ = device_.kernel_driver();
   close_device();
   port_->count_reopening();
   tries_ = 0;
-  try_virtio(now);
+  if (!card) return try_virtio(now);
+  port_->set_gone(true);
+  tell_card(LogLevel::kWarn, "the card has been taken from this process (it was removed, or unbound from " +
+                                 left_driver_ + "); its port is closed, and opens again when the card is back");
+  try_card(now);
+}
+
+// --- A card that comes back
+
+// Until the kernel has it, the card looks as if it were still bound: to open it now would take it again.
+void PortKeeper::try_card(Instant now) {
+  phase_ = Phase::kAbsent;
+  due_ = now + kLookInterval;
+  if (kernel_driver_of(plan_.device.name) != left_driver_) left_driver_.clear();
+  if (!left_driver_.empty()) return;
+  const PciCard card = read_pci_card(plan_.device.name);
+  if (!card.is_there) return;
+  std::string problem = obstacle(card);
+  if (problem.empty() && open_device(problem)) {
+    tell_card(LogLevel::kInfo, "the card is back");
+    port_->set_gone(false);
+    phase_ = Phase::kUp;
+    return port_->resume(describe(device_.link_is_up()));
+  }
+  tell_card(LogLevel::kWarn, problem);
+}
+
+// What keeps this process from a card that has come back. Empty: nothing that can be seen.
+std::string PortKeeper::obstacle(const PciCard& card) {
+  std::string problem = card_problem(card);
+  bool taken = false;
+  if (problem.empty()) problem = access_problem(card, taken);
+  if (problem.empty()) problem = iova_problem(card, eal_has_physical_addresses() ? Iova::kPhysical : Iova::kVirtual);
+  return problem;
+}
+
+// Each text once, not at every look.
+void PortKeeper::tell_card(LogLevel level, const std::string& text) {
+  const std::string name = "pci:" + plan_.device.name;
+  const std::string line = text.starts_with(plan_.device.name) ? text : name + ": " + text;
+  if (line == last_complaint_) return;
+  last_complaint_ = line;
+  host->log(level, line.c_str());
 }
 
 // --- Watching
@@ -221,13 +275,10 @@ void PortKeeper::tell_interrupt() {
 
 void PortKeeper::watch_link(Instant now) {
   if (plan_.role == Role::kVhost) return watch_vhost_link(now);
+  if (device_.is_leaving()) return stop();
   const bool is_up = device_.link_is_up();
-  if (plan_.role == Role::kVirtio && !is_up) {
-    port_->set_link(false);
-    phase_ = Phase::kStopping;
-    port_->request_pause();
-    return;
-  }
+  if (plan_.role == Role::kVirtio && !is_up) return stop();
+  if (plan_.role == Role::kOther) port_->set_lost(device_.dropped_by_device());
   if (port_->is_running()) port_->set_link(is_up);
 }
 
@@ -258,7 +309,7 @@ Instant PortKeeper::step(Instant now) {
   if (phase_ == Phase::kUp) watch_link(now);
   if (phase_ == Phase::kUp) tell_interrupt();
   if (phase_ == Phase::kStopping) finish_stopping(now);
-  if (phase_ == Phase::kAbsent && now >= due_) try_virtio(now);
+  if (phase_ == Phase::kAbsent && now >= due_) plan_.role == Role::kVirtio ? try_virtio(now) : try_card(now);
   if (phase_ == Phase::kAbsent || meeting_) return due_;
   const bool dark = plan_.role == Role::kOther && port_->link() == LinkState::kDown;
   return now + (dark ? kDarkLookInterval : kLookInterval);

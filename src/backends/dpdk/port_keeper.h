@@ -2,7 +2,8 @@
 //
 // vhost end: opened once; the driver takes every new peer by itself. The keeper only hands the data path
 // what the new peer can do. virtio end: the driver cannot outlive its peer, so the keeper closes the device
-// when the link has gone and opens it anew when somebody serves the path again.
+// when the link has gone and opens it anew when somebody serves the path again. A card is closed when the kernel wants
+// it back, or when it has lost its kernel driver, and opened anew when it has been bound again.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,10 @@
 #include "backends/dpdk/dpdk_port.h"
 #include "backends/dpdk/peer.h"
 #include "backends/dpdk/port_plan.h"
+
+namespace bypass {
+struct PciCard;
+}
 
 namespace bypass::dpdk {
 
@@ -34,9 +39,9 @@ class PortKeeper final : public Watched {
 
  private:
   enum class Phase {
-    kAbsent,    // virtio: no device; tried again when due
+    kAbsent,    // no device; tried again when due
     kUp,        // the device is open
-    kStopping,  // virtio: the peer has gone; waiting for the data path to leave the queues
+    kStopping,  // the peer, or the card, goes; waiting for the data path to leave the queues
   };
 
   static void on_link_event(void* self);      // on DPDK's threads
@@ -47,6 +52,10 @@ class PortKeeper final : public Watched {
   bool open_device(std::string& problem);
   void try_virtio(Instant now);
   void explain_absence(Peer peer, const std::string& detail);
+  void try_card(Instant now);
+  [[nodiscard]] static std::string obstacle(const PciCard& card);
+  void tell_card(LogLevel level, const std::string& text);
+  void stop();
   void tell_interrupt();
   void watch_link(Instant now);
   void watch_vhost_link(Instant now);
@@ -72,7 +81,8 @@ class PortKeeper final : public Watched {
   InterruptTrust::State told_interrupt_ = InterruptTrust::State::kUnproven;
   std::string last_complaint_;
   LogLevel last_level_{};
-  int busy_looks_ = 0;  // in a row
+  int busy_looks_ = 0;       // in a row
+  std::string left_driver_;  // that the card was open through; empty: it has been seen without it since
 };
 
 }  // namespace bypass::dpdk

@@ -17,6 +17,7 @@
 
 #include "backends/dpdk/guard.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/vain_waits.h"
 
 using bypass::dpdk::host;
 using bypass::dpdk::libc;
@@ -111,10 +112,11 @@ int __wrap_setrlimit64(int, const void*) {
   return 0;
 }
 
-// --- Start-up delays
-// The TSC is calibrated over 100 ms and rounded to 10 MHz; 1 ms gives the same rounded value, which is only
-// good for coarse time-outs. The stack's clock does not come from EAL.
+// --- Delays
+// At the start: the TSC is calibrated over 100 ms and rounded to 10 MHz; 1 ms gives the same rounded value, which is
+// only good for coarse time-outs. The stack's clock does not come from EAL.
 int __wrap_nanosleep(const timespec* wanted, timespec* left) {
+  if (bypass::dpdk::waits_in_vain()) return 0;
   const timespec one_ms{0, 1'000'000};
   const bool calibration = wanted->tv_sec == 0 && wanted->tv_nsec == 100'000'000;
   return libc.nanosleep(calibration ? &one_ms : wanted, left);

@@ -10,6 +10,7 @@
 #include "os/own/let_others_run.h"
 #include "runtime/crash/crash_report.h"
 #include "runtime/crash/crash_table.h"
+#include "runtime/crash/device_memory.h"
 #include "runtime/ports/plugin.h"
 
 namespace bypass::runtime::crash {
@@ -98,6 +99,7 @@ bool is_ours(int signal, const siginfo_t& info, const void* context) {
 
 void on_signal(int signal, siginfo_t* info, void* context) {
   if (repeats(signal, *info) && g_resume != nullptr && g_resume(context)) return;
+  if (signal == SIGBUS && repeats(signal, *info) && replace_device_memory(info->si_addr)) return;
   const int saved = errno;
   escape_from_report();
   if (is_ours(signal, *info, context))

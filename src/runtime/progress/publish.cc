@@ -43,7 +43,7 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   }
   if (entry == nullptr || entry->port == nullptr || entry->backend == nullptr) return record;  // a relay is no port
   const PortStats stats = entry->port->stats();
-  record.open = stats.looked_at ? observe::kPortLookedAt : observe::kPortOpen;
+  record.open = stats.gone ? observe::kPortGone : stats.looked_at ? observe::kPortLookedAt : observe::kPortOpen;
   record.link_up = entry->port->link() == LinkState::kUp ? 1 : 0;
   record.mtu =
       config.shared && config.mtu != 0 ? std::min(config.mtu, entry->port->caps().mtu) : entry->port->caps().mtu;

@@ -44,6 +44,7 @@ struct PortStats {
   std::uint64_t link_up = 0, link_down = 0, reopened = 0;
   std::uint64_t buffers_total = 0, buffers_free = 0;
   bool looked_at = false;  // no interrupt of its device comes: a sleeper looks at it by a timer
+  bool gone = false;       // its device has been taken away
 };
 
 /// A flow as a steering device matches it; a zero field matches anything.

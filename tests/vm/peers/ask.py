@@ -2,7 +2,11 @@
 
     ask.py trips ADDRESS PORT N PAUSE      round trips of PING, PAUSE seconds apart: milliseconds
     ask.py store ADDRESS PORT BYTES        redis takes a value and gives it back: MB/s each way, and whether it is the same
+    ask.py fetch ADDRESS PORT PATH         a file by HTTP: its MD5, MB/s
+    ask.py requests ADDRESS PORT PATH N    by HTTP, each on a connection of its own: how many a second, how many failed
     ask.py wait ADDRESS PORT SECONDS       until somebody listens"""
+import hashlib
+import http.client
 import json
 import random
 import socket
@@ -58,6 +62,35 @@ def store(count):
             "same": got == head + value + b"\r\n"}
 
 
+def get(path):
+    connection = http.client.HTTPConnection(address, port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        body = answer.read()
+        return body if answer.status == 200 else None
+    finally:
+        connection.close()
+
+
+def fetch(path):
+    start = time.monotonic()
+    body = get(path)
+    if body is None:
+        raise SystemExit(f"GET {path} was refused")
+    return {"md5": hashlib.md5(body).hexdigest(), "MB/s": round(len(body) / (time.monotonic() - start) / 1e6, 2)}
+
+
+def requests(path, count):
+    start, failed = time.monotonic(), 0
+    for _ in range(count):
+        try:
+            failed += get(path) is None
+        except (OSError, http.client.HTTPException):
+            failed += 1
+    return {"a second": round(count / (time.monotonic() - start)), "failed": failed}
+
+
 def wait(seconds):
     deadline = time.monotonic() + seconds
     while True:
@@ -75,6 +108,10 @@ def main():
         return trips(int(sys.argv[4]), float(sys.argv[5]))
     if what == "store":
         return store(int(sys.argv[4]))
+    if what == "fetch":
+        return fetch(sys.argv[4])
+    if what == "requests":
+        return requests(sys.argv[4], int(sys.argv[5]))
     return wait(float(sys.argv[4]))
 
 

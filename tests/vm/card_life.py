@@ -1,0 +1,70 @@
+"""What happens to a card while a program has it: its link, its removal, frames that it does not take."""
+from card import BULK, REDIS, Card, long_form
+from harness import check, run_named
+
+CASES = {}
+
+
+def case(*cards, **options):
+    """A case of each of these cards, in the long form."""
+    def add(function):
+        for card in cards:
+            def run(card=card):
+                long_form()
+                with Card(card, **options) as guest:
+                    function(guest)
+            name = f"{function.__name__}_{card}" + ("_uio" if "driver" in options else "")
+            CASES[name.replace("-", "_")] = run
+        return function
+    return add
+
+
+@case("e1000e", "vmxnet3", "virtio")
+def link_lost(guest):
+    """The cable is pulled under load, and comes back: the connection goes on, and its bytes are whole."""
+    guest.start_redis()
+    moving = guest.start_asking("store", REDIS, BULK)
+    guest.await_traffic(BULK // 10)
+    guest.set_link(False)
+    guest.await_why("link_down")
+    check(moving.poll() is None, "the value had been moved before the link went")
+    guest.set_link(True)
+    check(guest.answer(moving)["same"], "the value came back as another one")
+    check("link_down" not in guest.why(), "the link is up again")
+
+
+@case("e1000e", "vmxnet3", driver="uio_pci_generic", slot=True)
+@case("e1000e", "vmxnet3", "virtio", slot=True)
+def removed(guest):
+    """The card is pulled out under load, and put back: the kernel has it at once, the program says so, and the
+    connection goes on with the card that comes, as it would on an interface of the kernel's."""
+    guest.start_redis()
+    moving = guest.start_asking("store", REDIS, BULK)
+    guest.await_traffic(BULK // 10)
+    guest.pull()
+    guest.machine.until(lambda: not guest.is_there(), "the kernel has got the card", 30)
+    guest.await_logged("redis", "the card has been taken from this process")
+    guest.await_why("card_gone")
+    check(moving.poll() is None, "the value had been moved before the card went")
+    guest.plug()
+    guest.await_logged("redis", "no driver has")
+    guest.bind()
+    guest.await_logged("redis", "the card is back")
+    check(guest.answer(moving)["same"], "the value came back as another one")
+    check("card_gone" not in guest.why(), "the card is back")
+    check(guest.machine.logged("redis").count("has been taken") == 1, "it is said once")
+
+
+@case("e1000e")
+def unbound(guest):
+    """The card is given to another driver while a program has it, and given back."""
+    guest.start_redis()
+    guest.machine.do(f"bind {guest.address} pci-stub || true")
+    guest.await_why("card_gone")
+    guest.bind()
+    guest.await_logged("redis", "the card is back")
+    guest.ask("trips", REDIS, 3, 0.1)
+
+
+if __name__ == "__main__":
+    run_named(CASES, "lived")
