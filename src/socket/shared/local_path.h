@@ -47,6 +47,10 @@ bool local_give_up(Guard& guard, Socket& socket);
 /// ends it if it was closed meanwhile.
 void end_leaving(Guard& guard, Socket& socket);
 void step_pairing(Socket& socket, LocalLink& link, Instant now);
+/// From now on a sleeper hears `fd`, the descriptor by which the peer calls. A number below 0: there is no descriptor.
+void watch_link(Socket& socket, LocalLink& link, int fd);
+/// Each connection of this process goes back to the kernel, and no other one moves to shared memory.
+void ask_all_to_leave();
 /// Reads the options that a socket has in the kernel, if it never went through our calls.
 void take_timeouts(Socket& socket, int fd);
 /// True if SO_PEEK_OFF is set: only the kernel knows where a peek begins.
