@@ -1,6 +1,10 @@
 // What is known about a card before it is opened, and what the kernel's answers about it mean.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -123,6 +127,36 @@ TEST(CardMemory, TheRegistersOfACardOnUioAreTheMappedFilesOfItsResources) {
   EXPECT_EQ(mapped_registers(kMaps, "0000:01:00.0"), expected);
   EXPECT_TRUE(mapped_registers(kMaps, "0000:03:00.0").empty());
   EXPECT_TRUE(mapped_registers("", "0000:01:00.0").empty());
+}
+
+TEST(CardMemory, OnVfioTheyHaveNoNameOfTheCards) {
+  constexpr const char* kMaps =
+      "1100020000-1100040000 rw-s 8000000000 00:0e 3   anon_inode:[vfio-device]\n"
+      "1100040000-1100041000 ---p 00000000 00:00 0\n"
+      "7f0000000000-7f0000001000 rw-s 00000000 00:0e 3   anon_inode:[eventfd]\n";
+  EXPECT_EQ(mapped_by_vfio(kMaps), (std::vector<MappedRegisters>{{0x1100020000, 0x20000}}));
+}
+
+TEST(CardMemory, AddressesAreTakenBelowWhatAnIommuTranslates) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  EXPECT_EQ(free_below_iommu_limit("", 160 * kGiB), 4 * kGiB);
+  constexpr const char* kParents =
+      "00400000-00500000 r-xp 00000000 fe:01 1 /usr/sbin/nginx\n"
+      "100000000-2280000000 rw-p 00000000 00:00 0\n"
+      "7f0000000000-7f0000001000 rw-p 00000000 00:00 0\n";
+  EXPECT_EQ(free_below_iommu_limit(kParents, 160 * kGiB), 138 * kGiB);
+  EXPECT_EQ(free_below_iommu_limit(kParents, 400 * kGiB), 0U) << "no room is left";
+}
+
+TEST(CardMemory, AForkedChildHasNone) {
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  keep_from_children({{reinterpret_cast<std::uintptr_t>(page), 4096}});
+  const pid_t child = fork();
+  if (child == 0) _exit(msync(page, 4096, MS_ASYNC) == 0 ? 1 : errno == ENOMEM ? 0 : 2);  // ENOMEM: not mapped
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  munmap(page, 4096);
 }
 
 TEST(CardRules, UioHasNoInterruptWorthWaitingFor) {

@@ -145,7 +145,12 @@ void Device::unfollow_requests() {
 
 // A driver looks at a card's registers in each burst. On uio they vanish with the card, before anybody can be told.
 void Device::guard_registers(bool on) {
-  if (on) registers_ = mapped_registers(maps_of_process(), spec_.name);
+  if (on) {
+    const std::string maps = maps_of_process();
+    registers_ = mapped_registers(maps, spec_.name);
+    keep_from_children(registers_);
+    keep_from_children(mapped_by_vfio(maps));
+  }
   for (const MappedRegisters& each : registers_)
     host->guard_device_memory(reinterpret_cast<const void*>(each.begin), each.bytes, on);
   if (!on) registers_.clear();

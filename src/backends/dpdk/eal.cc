@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/dpdk/card_memory.h"
 #include "backends/dpdk/drivers.h"
 #include "backends/dpdk/guard.h"
 #include "backends/dpdk/iova.h"
@@ -185,6 +186,14 @@ std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes)
   // A scan of PCI would try drivers on the machine's own cards. Here the only allowed address is one that no card has,
   // so the scan tries nothing. Each card is added when its port opens (Device::open).
   words.emplace_back(request.cards.empty() ? "--no-pci" : "--allow=ffff:ff:1f.7");
+  // EAL asks for 4 GiB and on, which a process that was forked from another one with ports has filled already
+  // (hide_memory_in_child). What the kernel gives instead may lie above what the IOMMU translates.
+  constexpr std::size_t kAddresses = std::size_t{160} << 30;
+  if (const std::uintptr_t place = request.cards.empty() ? 0 : free_below_iommu_limit(maps_of_process(), kAddresses)) {
+    char text[40];
+    std::snprintf(text, sizeof text, "--base-virtaddr=0x%zx", place);
+    words.emplace_back(text);
+  }
   for (const std::string_view bus : closed_buses()) words.push_back("--allow=" + std::string(bus));
   if (huge_pages) {
     words.insert(words.end(), {"--in-memory", "--single-file-segments"});

@@ -288,6 +288,7 @@ int __wrap_ioctl(int fd, unsigned long request, ...) {
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
   const int result = libc.ioctl(fd, request, argument);
+  if (request == VFIO_GROUP_GET_DEVICE_FD) return raise_descriptor(result);
   if (request == VFIO_DEVICE_GET_IRQ_INFO && result == 0)
     bypass::dpdk::correct_irq_info(*static_cast<vfio_irq_info*>(argument));
   return result;

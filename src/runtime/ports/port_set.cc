@@ -118,7 +118,10 @@ bool PortSet::open_all(socket::Shard& shard) {
 
 bool PortSet::open_apart() {
   const Inside inside;
-  return try_all(apart_) != 0;
+  if (try_all(apart_) != 0) return true;
+  for (const Entry& entry : apart_)
+    BYPASS_LOG_WARN("no port for the workers that give rights up: %s", entry.problem.c_str());
+  return false;
 }
 
 // A port notices its link inside receive(), which no other thread calls yet.
