@@ -44,7 +44,7 @@ def workers(guest):
 def forked(guest):
     """A worker that has given root up has nothing of the card: no descriptor, and none of its registers."""
     start_nginx(guest)
-    check(len(workers(guest)) == 2, f"two workers: {workers(guest)}")
+    guest.machine.until(lambda: len(workers(guest)) == 2, "two workers", 30)
     for pid in workers(guest):
         told = guest.machine.run_in(f"{{ cat /proc/{pid}/maps; ls -l /proc/{pid}/fd; }} | grep vfio")[1]
         check(told == "", f"a worker has of the card: {told}")
@@ -54,7 +54,7 @@ def forked(guest):
 def nginx(guest):
     """Two workers: a file comes whole, a reload fails no request, and a worker that is killed is replaced."""
     digest = start_nginx(guest)
-    check(len(workers(guest)) == 2, f"two workers: {workers(guest)}")
+    guest.machine.until(lambda: len(workers(guest)) == 2, "two workers", 30)
     got = guest.ask("fetch", WEB, "/big")
     check(got["md5"] == digest, "the file came as another one")
     asking = guest.start_asking("requests", WEB, "/small", 300)
