@@ -26,7 +26,7 @@ struct Draft : Config {
   std::vector<std::uint32_t> mtus;
 };
 
-// In config_ports.cc: parses one of the lists above. False: `problem` says what is wrong.
+// In port_values.cc: parses one of the lists above. False: `problem` says what is wrong.
 bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem);
 bool parse_address_lists(std::string_view value, std::vector<std::vector<Prefix>>& out, std::string& problem);
 bool parse_gateways(std::string_view value, std::vector<std::vector<IpAddress>>& out, std::string& problem);
@@ -35,6 +35,10 @@ bool parse_mtus(std::string_view value, std::vector<std::uint32_t>& out, std::st
 
 /// Joins the lists into draft.ports and draft.soft. Lists that do not fit together become a problem.
 void join_ports(Draft& draft);
+
+inline std::string quoted(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
 
 /// Adds a problem with the setting's name, value and origin as draft.values has them.
 void add_problem(Draft& draft, std::string_view env, std::string text);
