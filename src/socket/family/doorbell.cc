@@ -67,14 +67,14 @@ bool bind_to_some_name(int fd, std::array<char, 8>& out) {
 }
 
 /// The socket by which this process rings; it is never closed.
-std::atomic<int> rope{-1};
+std::atomic<int> ringing_socket{-1};
 
-int the_rope() {
-  const int have = rope.load(std::memory_order_acquire);
+int ringing_descriptor() {
+  const int have = ringing_socket.load(std::memory_order_acquire);
   if (have >= 0) return have;
   const int made = open_datagram();
   int expected = -1;
-  if (made < 0 || rope.compare_exchange_strong(expected, made)) return made;
+  if (made < 0 || ringing_socket.compare_exchange_strong(expected, made)) return made;
   close_own(made);
   return expected;
 }
@@ -142,7 +142,7 @@ int open_at_home() {
 template <typename Act>
 void for_each_kept(const Act& act) {
   if (!hands && !gone.load(std::memory_order_relaxed)) return;
-  if (const int fd = rope.load(std::memory_order_relaxed); fd >= 0) act(fd);
+  if (const int fd = ringing_socket.load(std::memory_order_relaxed); fd >= 0) act(fd);
   (hands ? handed : spares).for_each(act);
 }
 
@@ -155,19 +155,19 @@ bool has_few_doorbells() {
 bool is_elsewhere(int fd) {
   if (!gone.load(std::memory_order_relaxed)) [[likely]]
     return false;
-  const int home = rope.load(std::memory_order_acquire);
+  const int home = ringing_socket.load(std::memory_order_acquire);
   return home >= 0 && fastpath::shm::network_tag(fd) != fastpath::shm::network_tag(home);
 }
 
 void prepare_to_go() {
-  if (gone.load(std::memory_order_relaxed) || the_rope() < 0) return;
+  if (gone.load(std::memory_order_relaxed) || ringing_descriptor() < 0) return;
   spares.fill(Spares::kMost);
   gone.store(true, std::memory_order_release);
 }
 
 void prepare_doorbells_for_fork(bool goes) {
   const bool is_gone = gone.load(std::memory_order_relaxed);
-  hands = (goes || is_gone) && the_rope() >= 0;
+  hands = (goes || is_gone) && ringing_descriptor() >= 0;
   if (!hands) return;
   if (is_gone)
     handed.move_from(spares, std::min(kForAChild, spares.size() / 2));
@@ -191,7 +191,8 @@ void show_doorbells() {
 int make_doorbell(Doorbell& bell) {
   Doorbell made;
   if (!os::fill_random(made.token.data(), made.token.size())) return -1;
-  (void)the_rope();  // now: later the program may have used up its descriptors, and nobody else would be woken
+  (void)
+      ringing_descriptor();  // now: later the program may have used up its descriptors, and nobody else would be woken
   const int fd = open_at_home();
   if (fd < 0) return -1;
   // The filter is set before the name, so that nobody can send in between.
@@ -214,7 +215,7 @@ void forget_doorbells() {
   const bool has_some = gone.load(std::memory_order_relaxed) || hands;
   if (hands || !has_some) spares.forget();
   if (hands) spares.move_from(handed, kForAChild);
-  if (!has_some) rope.store(-1, std::memory_order_relaxed);
+  if (!has_some) ringing_socket.store(-1, std::memory_order_relaxed);
   gone.store(has_some, std::memory_order_relaxed);
   hands = false;
 }
@@ -223,7 +224,7 @@ void ring_doorbell(const WakeTarget& target) {
   if (target.slot >= kMaxProcesses) return;
   const Doorbell& bell =
       target.doorbell.name[0] != 0 ? target.doorbell : shard().family().table().slots[target.slot].doorbell;
-  const int fd = the_rope();
+  const int fd = ringing_descriptor();
   if (bell.name[0] == 0 || fd < 0) return;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
