@@ -138,7 +138,7 @@ void exchange(int fd, Entry entry) {
 
 }  // namespace
 
-bool take_pumped_number(int fd, Entry entry) {
+bool exchange_pumped_number(int fd, Entry entry) {
   if (is_vfork_child()) return false;
   const KeepErrno keep;
   const runtime::Undisturbed undisturbed;  // a handler's call would wait for the one that it stands on
@@ -160,28 +160,28 @@ void await_exchange() {
   pthread_mutex_unlock(&g_taking);
 }
 
-void settle_pumped_numbers() {
-  for (int fd = 0, end = fd_table.end(); fd < end; fd++) (void)settle_pumped_number(fd);
+void exchange_all_pumped() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) (void)exchange_if_pumped(fd);
 }
 
 void forbid_pumps() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
     if (entry.is_socket() && !is_pumped(entry)) socket::forbid_pump(*entry.file());
-    (void)settle_pumped_number(fd);  // it may have been pumped just before
+    (void)exchange_if_pumped(fd);  // it may have been pumped just before
   }
 }
 
 bool has_moved_to_kernel(const Use& use, int fd, long& result) {
   if (result != socket::kMoved) [[likely]]
     return false;
-  if (take_pumped_number(fd, use.entry())) return true;
+  if (exchange_pumped_number(fd, use.entry())) return true;
   result = -ENOBUFS;
   return false;
 }
 
 bool Onward::is_blocking_there() const {
-  return take_pumped_number(fd_, use_.entry()) && (real.fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0;
+  return exchange_pumped_number(fd_, use_.entry()) && (real.fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0;
 }
 
 // --- A process that leaves its family
@@ -215,7 +215,7 @@ void pump_numbers() {
     const Entry entry = fd_table.load(fd);
     if (!entry.is_socket()) continue;
     if (!is_pumped(entry)) pump_number(fd, entry);
-    (void)settle_pumped_number(fd);
+    (void)exchange_if_pumped(fd);
   }
 }
 
@@ -223,13 +223,13 @@ void pump_inherited_numbers() {
   if (is_filtered()) return;  // it makes processes
   bool any = false;
   for_inherited([&](int fd, Entry entry) {
-    if (settle_pumped_number(fd)) return;
+    if (exchange_if_pumped(fd)) return;
     any = any || socket::is_pumpable(*entry.file());
   });
   const auto pump = [] {
     for_inherited([](int fd, Entry entry) {
       pump_number(fd, entry);
-      (void)settle_pumped_number(fd);
+      (void)exchange_if_pumped(fd);
     });
   };
   if (any) runtime::pump_before_exec(pump);
@@ -241,7 +241,7 @@ void pump_passed_number(int fd) {
   const KeepErrno keep;
   const auto pump = [](int number) {
     pump_number(number, fd_table.load(number));
-    (void)settle_pumped_number(number);
+    (void)exchange_if_pumped(number);
   };
   runtime::pump_before_passing(fd, pump);
 }

@@ -14,40 +14,41 @@
 
 namespace bypass::preload {
 
-/// `entry` is what the number names, and is_pumped(). False: it still does, since the process can have no descriptor
-/// more, or since a vfork child asks, whose numbers are its own. Then no call may reach what lies beneath the number.
-[[nodiscard]] bool take_pumped_number(int fd, Entry entry);
-/// The same of a number that may be one: whether it was.
-inline bool settle_pumped_number(int fd) {
+/// Gives the number to the kernel's socket. `entry`: what the number names, for which is_pumped() is true. False: the
+/// number still names it. Either the process can have no more descriptors, or a vfork child asks, whose numbers are its
+/// own. Then no call may reach the kernel's descriptor under that number.
+[[nodiscard]] bool exchange_pumped_number(int fd, Entry entry);
+/// The same for a number that may name a pumped connection. Returns whether it did.
+inline bool exchange_if_pumped(int fd) {
   const Entry entry = fd_table.load(fd);
   if (entry.empty() || !is_pumped(entry)) [[likely]]
     return false;
-  return take_pumped_number(fd, entry);
+  return exchange_pumped_number(fd, entry);
 }
-/// The same for a number that a call names. In a thread that goes straight to the kernel nothing is looked at: the
-/// number is a vfork child's own, or the library's, in whose processes of its own what it named before may be gone.
-inline bool settle_called_number(int fd) {
-  return !goes_straight() && settle_pumped_number(fd);
+/// The same for a number that a call names. A thread that goes straight to the kernel does not look: its number is a
+/// vfork child's own, or the library's. In the library's own processes the object that it named may be gone.
+inline bool exchange_called_number(int fd) {
+  return !goes_straight() && exchange_if_pumped(fd);
 }
 /// The number whose place the kernel's socket takes now, or -1.
 extern std::atomic<int> number_in_exchange;
 void await_exchange();
-/// Behind taking a number out of the table, before it is closed or given another socket: the kernel's socket is not put
-/// there any more.
+/// Called after a number was taken out of the table, before it is closed or gets another socket. When it returns, the
+/// kernel's socket is not put there any more.
 inline void await_exchange_of(int fd) {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // with that of the exchange: one sees the other
   if (number_in_exchange.load(std::memory_order_relaxed) == fd) [[unlikely]]
     await_exchange();
 }
-/// Of all numbers.
-void settle_pumped_numbers();
-/// Before a filter of system calls that does not allow what take_pumped_number() needs: that is done of all numbers
-/// now, and nobody has the other connections pumped from here on.
+/// exchange_if_pumped() for all numbers.
+void exchange_all_pumped();
+/// Called before a filter of system calls that forbids what exchange_pumped_number() needs. That is done for all
+/// numbers now. From here on no process may have the other connections pumped.
 void forbid_pumps();
-/// In a forked child.
+/// Called in a forked child.
 void forget_taking_after_fork();
-/// Whether the connection has moved before the call has done anything (`result`), and the number names the kernel's
-/// socket: the call is to be made there. ENOBUFS becomes its result where there is no descriptor for that.
+/// Whether the connection moved before the call had done anything (`result` says so), and the number now names the
+/// kernel's socket. Then the call must be made there. If there is no descriptor for that, `result` becomes ENOBUFS.
 [[nodiscard]] bool has_moved_to_kernel(const Use& use, int fd, long& result);
 /// What has moved while a blocking call of several pieces was inside, and no handler interrupted it: the call goes on
 /// in the kernel, with what is left.

@@ -191,7 +191,7 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
     fence_for_call();
     Entry again = fd_table.load(fd);
     if (again == seen) {
-      const bool taken = is_pumped(seen) && take_pumped_number(fd, seen);
+      const bool taken = is_pumped(seen) && exchange_pumped_number(fd, seen);
       if (!taken && (kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) entry_ = seen;
       break;
     }
@@ -207,7 +207,7 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
   drop_gone(*marks, reinterpret_cast<std::uintptr_t>(this));
   saved_errno_ = errno;
   for (socket::PollItem& item : items) {
-    (void)settle_called_number(item.fd);
+    (void)exchange_called_number(item.fd);
     item.file = fd_table.load(item.fd).file();
     any_ |= item.file != nullptr;
   }

@@ -45,7 +45,7 @@ void note_sockets() {
 RightsChange begin(const Standing& now, const Standing& then) {
   if (runtime::may_share(now, then)) return {};
   note_sockets();
-  settle_pumped_numbers();
+  exchange_all_pumped();
   RightsChange change = runtime::begin_change(then, pump_numbers);
   if (!change.changes) return change;
   give_numbers_back(change);

@@ -84,7 +84,7 @@ BYPASS_EXPORT(void, closefrom, (int first)) {
 }
 
 BYPASS_EXPORT(int, dup, (int fd)) {
-  (void)settle_called_number(fd);
+  (void)exchange_called_number(fd);
   int copy = make_number([=] { return real.dup(fd); });
   if (copy >= 0 && (is_tracked(fd) || is_tracked(copy))) [[unlikely]]
     share_number(fd, copy);
@@ -96,7 +96,7 @@ template <typename Duplicate>
 int duplicate_onto(int fd, int target, Duplicate duplicate) {
   if ((!is_tracked(fd) && !is_tracked(target)) || fd == target) [[likely]]
     return duplicate();
-  (void)settle_called_number(fd);
+  (void)exchange_called_number(fd);
   if (goes_straight()) {
     note_given_away(fd);
     return duplicate();
@@ -131,7 +131,7 @@ BYPASS_EXPORT(int, dup3, (int fd, int target, int flags)) {
 
 int control_tracked(int fd, int command, void* argument) {
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-    (void)settle_called_number(fd);
+    (void)exchange_called_number(fd);
     int copy = make_number([=] { return real.fcntl(fd, command, argument); });
     if (copy >= 0) share_number(fd, copy);
     return copy;

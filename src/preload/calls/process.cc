@@ -41,7 +41,7 @@ void begin_fork(runtime::ChildsNetwork network) {
   decide_before_fork();
   if (!has_started()) return;
   KeepErrno keep;
-  settle_pumped_numbers();  // a child may have fewer rights by the time of its first call
+  exchange_all_pumped();  // a child may have fewer rights by the time of its first call
   runtime::prepare_fork(network);
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
@@ -93,7 +93,7 @@ void after_fork_in_child() {
 
 void note_vfork() {
   if (thread_path.vfork_parent == 0 || !goes_straight()) {
-    if (has_started()) settle_pumped_numbers();  // the child cannot
+    if (has_started()) exchange_all_pumped();  // the child cannot
     thread_path.vfork_parent = static_cast<pid_t>(os::call(SYS_getpid));
   }
 }

@@ -92,7 +92,7 @@ std::optional<int> poll_items(std::span<PollItem> items, Duration timeout, const
   if (!use) return std::nullopt;
   pthread_testcancel();
   const long result = socket::poll(items, timeout, mask);
-  for (const PollItem& item : items) (void)settle_called_number(item.fd);  // before is_anothers() is asked
+  for (const PollItem& item : items) (void)exchange_called_number(item.fd);  // before is_anothers() is asked
   return static_cast<int>(use.finish(result));
 }
 
@@ -279,7 +279,7 @@ int select_answer(const SelectSets& sets, std::span<const PollItem> items) {
   const Deadline deadline(timeout);
   long result = socket::poll(items.get(), timeout, mask);
   bool moved = false;
-  for (const PollItem& item : items.get()) moved = settle_called_number(item.fd) || moved;
+  for (const PollItem& item : items.get()) moved = exchange_called_number(item.fd) || moved;
   if (moved) return select_mixed(sets, deadline.left(), mask);
   return static_cast<int>(use.finish(result < 0 ? result : select_answer(sets, items.get())));
 }
