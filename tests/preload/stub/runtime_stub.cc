@@ -78,6 +78,7 @@ const char* begin_pumping(socket::File&) {
   return "no pump";
 }
 void report_unpumped(const char*) {}
+void pump_before_passing(int, void (*)(int)) {}
 void pump_before_exec(void (*)()) {}
 int fetch_pumped(socket::File&) {
   return -1;
@@ -103,7 +104,7 @@ void before_exec(bool) {
 }
 
 // The stub's objects lie in ordinary memory: a forked child has copies of its own.
-void prepare_fork() {}
+void prepare_fork(ChildsNetwork) {}
 void share_with_child(socket::File&) {}
 void after_fork_parent(int) {}
 bool after_fork_child() {
@@ -114,6 +115,11 @@ bool adopt_number(socket::File&, int) {
 }
 void end_fork_child() {}
 void expect_end_of_first_thread(bool) {}
+void await_beginning_threads() {}
+void before_network_change() {}
+bool is_elsewhere(int) {
+  return false;
+}
 
 bool owns_descriptor(int fd) {
   return fd >= 0 && fd < static_cast<int>(owned.size()) && owned[static_cast<unsigned>(fd)];
