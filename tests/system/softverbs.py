@@ -408,7 +408,7 @@ def measured(wire, *command, sizes=None, timeout=60):
     return rows
 
 
-def every_size(program, *options, iterations=200 if LONG else 20):
+def every_size(program, *options, iterations=200 if LONG else 8):
     perftest(program, "-a", "-n", iterations, *options, sizes=[2 ** i for i in range(1, 24)], timeout=240)
 
 
