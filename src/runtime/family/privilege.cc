@@ -85,29 +85,37 @@ Driving await_driving() {
   return Driving::kNeither;
 }
 
-/// Waits until the process that copies into the spare has settled there. False: there is no family in the spare. Where
-/// that process was killed before it had settled, the next one copies again.
-bool await_filled(arena::Spare& spare) {
+/// Waits until the process that copies into the spare has settled there. If that process was killed before it had
+/// settled, or has failed, the spare holds no family: the next process copies again.
+void await_copy(arena::Spare& spare) {
   constexpr timespec kPause{0, 1'000'000};
   for (int i = 0; spare.filled && i < 5000; i++) {
     const bool copies = spare::is_being_copied();
     const std::uint32_t made = arena::made_in(spare::descriptor());
-    if (made == arena::Spare::kSettled || made == arena::Spare::kDriven) return true;
+    if (made == arena::Spare::kSettled || made == arena::Spare::kDriven) return;
     if (!copies || made == arena::Spare::kAbandoned) spare.filled = false;
     if (spare.filled) os::call(SYS_nanosleep, os::address(&kPause), 0);
   }
-  return spare.filled;
+}
+
+/// Waits until it is clear whether the spare holds a family, and whether a driver serves it. A driver serves only a
+/// settled copy. Then the copy is not asked: a hostile worker could write there that it is not settled, and later
+/// workers would stay in the old arena.
+Driving await_spare(arena::Spare& spare) {
+  const Driving driving = await_driving();
+  if (driving == Driving::kNone) await_copy(spare);
+  return driving;
 }
 
 /// Null: everything is there that the process needs to move, and the ports are the other arena's. Called with the turn.
 const char* make_ready(Process& p, RightsChange& change) {
   arena::Spare& spare = p.arena.spare;
-  if (await_filled(spare) && !may_share(spare.standing, change.then))
+  const Driving driving = await_spare(spare);
+  if (spare.filled && !may_share(spare.standing, change.then))
     return "the process has sockets on a port, which others have that have given up other rights";
   change.founds = !spare.filled;
   if (change.founds && !socket::has_all_on_wire())
     return "the process has sockets on a port, and others of its family have some that it has not";
-  const Driving driving = await_driving();
   if (spare.filled && driving == Driving::kServes) return nullptr;
   if (driving != Driving::kNone) return "the process has sockets on a port, whose driver neither serves nor ends";
   const char* problem = "the process has sockets on a port, which another one does not close";
@@ -128,9 +136,9 @@ bool is_spare_wanted(Process& p) {
 /// ports later. False: the ports are another process's, or may become that.
 bool make_ready_for_later(Process& p, RightsChange& change) {
   arena::Spare& spare = p.arena.spare;
-  if (!await_filled(spare) && is_spare_wanted(p)) return false;
+  const Driving driving = await_spare(spare);
+  if (!spare.filled && is_spare_wanted(p)) return false;
   if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_only_what_moves())) return false;
-  const Driving driving = await_driving();
   change.founds = !spare.filled;
   if (spare.filled && driving == Driving::kServes) return true;
   // A process that has given rights up and stays has closed the spare, which released its lock.
