@@ -277,10 +277,9 @@ namespace {
 /// Calls `pump()` while the process has one thread.
 template <typename Act>
 void pump_alone(Process& process, const Act& pump) {
-  Process* const p = &process;
   const Undisturbed undisturbed;
-  const bool progressed = p->progress.runs();
-  p->progress.vanish();
+  const bool progressed = process.progress.runs();
+  process.progress.vanish();
   if (has_one_thread()) pump();
   if (progressed) resume_threads();  // a process that spawns goes on, and so does one whose exec fails
 }
