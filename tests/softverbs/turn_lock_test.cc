@@ -1,5 +1,5 @@
 // The adapter's lock: one holder at a time, and no thread sleeps for ever.
-#include "softverbs/abi/turn_lock.h"
+#include "softverbs/abi/adapter/turn_lock.h"
 
 #include <gtest/gtest.h>
 

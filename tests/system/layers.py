@@ -23,7 +23,7 @@ def main():
     assert verdict(checker, down)[0] == 0, verdict(checker, down)
     for path, header in (("os/clock.cc", "socket/api.h"), ("os/clock.cc", "stack/stack.h"),
                          ("stack/stack.cc", "socket/api.h"), ("fastpath/lane/lane.h", "os/os.h"),
-                         ("backends/sim/wire.cc", "backends/backend.h"), ("softverbs/engine/qp/raw.cc", "softverbs/abi/setup.h")):
+                         ("backends/sim/wire.cc", "backends/backend.h"), ("softverbs/engine/qp/raw.cc", "softverbs/abi/adapter/setup.h")):
         code, said = verdict(checker, down | {path: header})
         assert code == 1 and f"src/{path} includes {header}" in said, (path, header, code, said)
 

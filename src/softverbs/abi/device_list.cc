@@ -15,9 +15,9 @@
 #include "config/port_check.h"
 #include "os/log/log.h"
 #include "os/net/address_text.h"
+#include "softverbs/abi/adapter/setup.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
-#include "softverbs/abi/setup.h"
 
 namespace bypass::softverbs {
 namespace {

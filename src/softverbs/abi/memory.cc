@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <memory>
 
+#include "softverbs/abi/adapter/setup.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
-#include "softverbs/abi/setup.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova

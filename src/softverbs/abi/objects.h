@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "softverbs/abi/adapter.h"
-#include "softverbs/abi/event_queue.h"
+#include "softverbs/abi/adapter/adapter.h"
+#include "softverbs/abi/adapter/event_queue.h"
 #include "softverbs/engine/device.h"
 
 namespace bypass::softverbs {

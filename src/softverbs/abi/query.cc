@@ -3,11 +3,11 @@
 #include <cstring>
 
 #include "os/log/log.h"
+#include "softverbs/abi/adapter/setup.h"
 #include "softverbs/abi/device_list.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
 #include "softverbs/abi/real.h"
-#include "softverbs/abi/setup.h"
 
 #undef ibv_query_port  // the macro hides the function that older programs call
 

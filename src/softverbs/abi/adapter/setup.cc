@@ -1,4 +1,4 @@
-#include "softverbs/abi/setup.h"
+#include "softverbs/abi/adapter/setup.h"
 
 #include <fcntl.h>
 #include <string.h>

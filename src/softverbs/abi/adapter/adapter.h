@@ -23,8 +23,8 @@
 
 #include "backends/backend.h"
 #include "os/clock.h"
-#include "softverbs/abi/event_queue.h"
-#include "softverbs/abi/turn_lock.h"
+#include "softverbs/abi/adapter/event_queue.h"
+#include "softverbs/abi/adapter/turn_lock.h"
 #include "softverbs/engine/device.h"
 
 namespace bypass::softverbs {

@@ -1,4 +1,4 @@
-#include "softverbs/abi/event_queue.h"
+#include "softverbs/abi/adapter/event_queue.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -8,7 +8,7 @@
 
 #include "os/os.h"
 #include "os/own/cancellation.h"
-#include "softverbs/abi/setup.h"
+#include "softverbs/abi/adapter/setup.h"
 
 namespace bypass::softverbs {
 
