@@ -1,13 +1,11 @@
 #include "socket/wait/wait.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "os/errno_map.h"
 #include "os/own/let_others_run.h"
@@ -15,10 +13,10 @@
 #include "socket/family/doorbell.h"
 #include "socket/policy.h"
 #include "socket/shared/local.h"
-#include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/readiness.h"
+#include "socket/wait/sleep_scope.h"
 #include "socket/wait/spin_habit.h"
 
 namespace bypass::socket {
@@ -71,115 +69,6 @@ class CallMask {
  private:
   bool set_;
   sigset_t before_;
-};
-
-/// What is registered about the calling thread's sleep. It is not on the thread's stack, because a handler that
-/// interrupts the sleep may never return.
-struct Sleep {
-  Waiter* waiter = nullptr;  // null: nothing is registered
-  bool counted = false;      // counted among the sleepers that the wire has to wake
-  bool watching = false;     // watches the wires for all
-  Hearing hearing;
-  pollfd* set = nullptr;  // the set in which it sleeps, or is about to
-};
-thread_local constinit Sleep my_sleep;
-/// Sleeps of this process that hear all links, and number of links that the others hear. Changed with the lock held.
-std::atomic<std::uint32_t> hear_all{0}, heard_links{0};
-
-// Lock held.
-void count_hearing(const Hearing& hearing, int change) {
-  const auto add = [change](std::atomic<std::uint32_t>& count, std::uint32_t n) {
-    if (n != 0) count.fetch_add(static_cast<std::uint32_t>(change) * n, std::memory_order_relaxed);
-  };
-  add(hear_all, hearing.all ? 1 : 0);
-  add(heard_links, hearing.links);
-}
-
-// Lock held.
-void end_my_sleep() {
-  const Sleep ended = std::exchange(my_sleep, {});
-  // It may be the parent's: a handler that the trampoline does not know has forked during the sleep.
-  if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
-  if (ended.counted) shard().count_sleeper(-1);
-  count_hearing(ended.hearing, -1);
-  if (ended.watching) {
-    if (!shard().progress_sleeps()) shard().disarm_locked();
-    shard().end_watch();
-  }
-  unlink_waiter(*ended.waiter);
-}
-
-/// A sleep: the thread's links, and its watch over the wires. Everything is released with it, also on cancellation.
-class SleepScope {
- public:
-  explicit SleepScope(Waiter& waiter) : waiter_(waiter) {}
-  ~SleepScope() {
-    if (ended()) return;
-    const Guard guard(shard());
-    end_my_sleep();
-  }
-  SleepScope(const SleepScope&) = delete;
-  SleepScope& operator=(const SleepScope&) = delete;
-
-  /// Links the waiter and looks a last time. If it returns kAgain and `quiet()` holds, the caller sleeps.
-  long enter(Condition& condition, Instant deadline) {
-    Guard guard(shard());
-    end_my_sleep();
-    if (condition.changed()) {
-      const long r = condition.attempt(guard);
-      if (r != kAgain) return r;
-    }
-    my_sleep.waiter = &waiter_;
-    if (!condition.link(waiter_)) return kAgain;
-    waiter_.asleep = waiter_.looks = true;
-    my_sleep.hearing = condition.hearing();
-    count_hearing(my_sleep.hearing, 1);
-    my_sleep.counted = condition.needs_wire();
-    if (my_sleep.counted) shard().count_sleeper(1);
-    const bool come = my_sleep.counted && arm_local();
-    if (condition.changed()) return condition.attempt(guard);
-    if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
-      stay_asleep(!come);
-      return kAgain;
-    }
-    my_sleep.watching = true;
-    const bool armed = shard().arm_locked();
-    const std::size_t received = shard().poll_locked();
-    dispatch_events(shard().stack());
-    if (condition.changed()) return condition.attempt(guard);
-    until_ = shard().watch_until(deadline);
-    stay_asleep(armed && received == 0 && !come && !shard().frames_left());
-    return kAgain;
-  }
-  /// After the sleep: looks at the wire once, makes an attempt, and leaves all lists. `kernels`: the kernel's answers,
-  /// if it was asked. `hears`: the kernel's side must be looked at.
-  long leave(Condition& condition, std::span<const pollfd> kernels, Instant now, bool& hears) {
-    Guard guard(shard());
-    hears = condition.on_slept(kernels, now);
-    // In a child that a handler forked during this sleep, the sleep is the parent's.
-    if (!ended()) waiter_.looks = true;
-    if (condition.needs_wire()) shard().poll_locked();
-    dispatch_events(shard().stack());
-    const long r = condition.changed() ? condition.attempt(guard) : kAgain;
-    end_my_sleep();
-    return r;
-  }
-  /// The thread has left all lists; if a handler has run, earlier than usual.
-  [[nodiscard]] bool ended() const { return my_sleep.waiter == nullptr; }
-  [[nodiscard]] bool quiet() const { return quiet_; }
-  [[nodiscard]] bool watching() const { return my_sleep.watching; }
-  [[nodiscard]] Instant until(Instant deadline) const { return watching() ? until_ : deadline; }
-
- private:
-  /// From now on a wake-up reaches it, if no thread has called it by now.
-  void stay_asleep(bool quiet) {
-    quiet_ = quiet && !waiter_.called;
-    waiter_.looks = !quiet_;
-  }
-
-  Waiter& waiter_;
-  bool quiet_ = false;
-  Instant until_ = kNever;
 };
 
 timespec to_timespec(Duration d) {
@@ -383,7 +272,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   if (const Duration most = condition_.longest_sleep(); most >= Duration{}) until = std::min(until, now_ + most);
   const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
   // A handler that runs from here on ends the sleep before it begins: end_sleep() spoils the set.
-  my_sleep.set = set.data();
+  sleep.sleeps_in(set.data());
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (interrupted()) return kInterrupted;
   if (sleep.ended()) return kAgain;  // a handler has run, and the call is one that continues
@@ -421,20 +310,6 @@ bool Waiting::interrupted() {
 
 }  // namespace
 
-void end_sleep() {
-  if (my_sleep.waiter == nullptr) return;
-  // The thread may be about to sleep only now: ppoll() then reports POLLNVAL for an impossible number.
-  if (my_sleep.set != nullptr) my_sleep.set->fd = INT_MAX;
-  const Guard guard(shard());
-  end_my_sleep();
-}
-
-void forget_sleep() {
-  my_sleep = {};
-  hear_all.store(0, std::memory_order_relaxed);
-  heard_links.store(0, std::memory_order_relaxed);
-}
-
 std::uintptr_t forget_left_handlers(std::uintptr_t here) {
   ThreadSignals& t = thread_signals;
   while (has_left_handler(here)) t.handlers--;
@@ -459,11 +334,6 @@ long wait(Condition& condition, const Patience& patience) {
 long wait_on(Condition& condition, const Patience& patience) {
   Waiting waiting(condition, patience);
   return waiting.go_on();
-}
-
-bool are_links_heard() {
-  if (hear_all.load(std::memory_order_relaxed) != 0) return true;
-  return heard_links.load(std::memory_order_relaxed) >= local_link_count();
 }
 
 bool spinning_pays() {
