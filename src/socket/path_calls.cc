@@ -2,7 +2,7 @@
 
 #include "os/errno_map.h"
 #include "socket/family/pumped.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/shared/local_path.h"
 #include "socket/stream/path_streams.h"
 #include "socket/stream/stream_calls.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "socket/calls.h"
-#include "socket/option_kinds.h"
+#include "socket/options/option_kinds.h"
 #include "socket/world.h"
 
 namespace bypass::test {

@@ -16,7 +16,7 @@ struct MappedRegisters {
 };
 
 /// Those of a card on uio: the mapped files /sys/…/ADDRESS/resource0 and on. `maps` is the text of /proc/PID/maps
-/// (proc_pid_maps(5)). On vfio a card's registers stay until the card is closed, and have no name of the card's.
+/// (os/memory_maps.h). On vfio a card's registers stay until the card is closed, and have no name of the card's.
 std::vector<MappedRegisters> mapped_registers(std::string_view maps, const std::string& address);
 
 /// Those of all cards on vfio.
@@ -29,8 +29,5 @@ void keep_from_children(const std::vector<MappedRegisters>& registers);
 /// Where so many bytes of addresses are free: the lowest such place from 4 GiB on, on a border of 1 GiB. 0: there is
 /// none below 2^39, the least that an IOMMU translates.
 std::uintptr_t free_below_iommu_limit(std::string_view maps, std::size_t bytes);
-
-/// The text for this process. Empty: it cannot be read.
-std::string maps_of_process();
 
 }  // namespace bypass::dpdk

@@ -21,6 +21,7 @@
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/vain_waits.h"
 #include "backends/pci_card.h"
+#include "os/memory_maps.h"
 
 // A function of the driver, which no header of DPDK declares. It unregisters the interrupt of a port whose peer has
 // gone.
@@ -146,7 +147,7 @@ void Device::unfollow_requests() {
 // A driver looks at a card's registers in each burst. On uio they vanish with the card, before anybody can be told.
 void Device::guard_registers(bool on) {
   if (on) {
-    const std::string maps = maps_of_process();
+    const std::string maps = os::read_memory_maps();
     registers_ = mapped_registers(maps, spec_.name);
     keep_from_children(registers_);
     keep_from_children(mapped_by_vfio(maps));

@@ -24,6 +24,7 @@
 #include "backends/dpdk/iova.h"
 #include "backends/dpdk/libc.h"
 #include "backends/pci_answers.h"
+#include "os/memory_maps.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -189,7 +190,8 @@ std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes)
   // EAL asks for 4 GiB and on, which a process that was forked from another one with ports has filled already
   // (hide_memory_in_child). What the kernel gives instead may lie above what the IOMMU translates.
   constexpr std::size_t kAddresses = std::size_t{160} << 30;
-  if (const std::uintptr_t place = request.cards.empty() ? 0 : free_below_iommu_limit(maps_of_process(), kAddresses)) {
+  if (const std::uintptr_t place =
+          request.cards.empty() ? 0 : free_below_iommu_limit(os::read_memory_maps(), kAddresses)) {
     char text[40];
     std::snprintf(text, sizeof text, "--base-virtaddr=0x%zx", place);
     words.emplace_back(text);

@@ -1,39 +1,16 @@
 #include "runtime/ports/plugin_path.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 
-#include "config/settings_text.h"
+#include "os/memory_maps.h"
 
 namespace bypass::runtime {
 namespace {
-
-std::string read_maps() {
-  std::string text;
-  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return text;
-  char buffer[16384];
-  for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(got));
-  close(fd);
-  return text;
-}
-
-// "7f12-7f34 r-xp 00000000 08:01 123 /path": whether the address is in this range.
-bool holds(std::string_view line, std::uintptr_t address) {
-  std::uintptr_t low = 0, high = 0;
-  const char* const last = line.data() + line.size();
-  const auto [dash, low_error] = std::from_chars(line.data(), last, low, 16);
-  if (low_error != std::errc{} || dash == last) return false;
-  const auto [end, high_error] = std::from_chars(dash + 1, last, high, 16);
-  return high_error == std::errc{} && low <= address && address < high;
-}
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -43,13 +20,15 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 std::string file_of_address(const void* address) {
-  const std::string maps = read_maps();
-  for (const std::string_view line : split(maps, '\n')) {
-    if (!holds(line, reinterpret_cast<std::uintptr_t>(address))) continue;
-    const std::size_t path = line.find('/');
-    return path == std::string_view::npos ? "" : std::string(line.substr(path));
-  }
-  return "";
+  const std::string maps = os::read_memory_maps();
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  std::string file;
+  os::for_each_mapping(maps, [&](const os::MemoryMapping& each) {
+    const bool holds = each.begin <= wanted && wanted < each.end;
+    if (holds && each.name.starts_with('/')) file = each.name;
+    return !holds;
+  });
+  return file;
 }
 
 std::vector<std::string> plugin_folders() {

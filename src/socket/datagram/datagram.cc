@@ -12,7 +12,7 @@
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "socket/family/kin.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/policy.h"
 #include "socket/wait/wait.h"
 
@@ -52,7 +52,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   return 0;
 }
 
-// A bypass address is not an address of the kernel: see bind_to_bypass in socket.cc.
+// A bypass address is not an address of the kernel: see bind_to_bypass in calls.cc.
 bool wants_bypass(int fd, const Endpoint& local, int domain) {
   SocketName name;
   write_name(local, domain, name);

@@ -9,7 +9,7 @@
 #include "socket/family/receivers.h"
 #include "socket/family/steering.h"
 #include "socket/objects.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/kernel_sleep.h"
 #include "socket/wait/wait.h"

@@ -8,7 +8,7 @@
 #include "os/own/let_others_run.h"
 #include "socket/family/receivers.h"
 #include "socket/objects.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/readiness.h"
 

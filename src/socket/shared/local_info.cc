@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/shared/local_path.h"
 
 namespace bypass::socket {

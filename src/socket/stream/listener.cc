@@ -6,7 +6,7 @@
 #include "socket/family/kin.h"
 #include "socket/family/receivers.h"
 #include "socket/objects.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/policy.h"
 #include "socket/wait/socket_wait.h"
 

@@ -6,7 +6,7 @@
 #include "socket/family/steering.h"
 #include "socket/kernel_message.h"
 #include "socket/objects.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/policy.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/socket_wait.h"

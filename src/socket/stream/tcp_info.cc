@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "os/os.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/stream/stream_calls.h"
 #include "stack/tcp/congestion/window.h"
 

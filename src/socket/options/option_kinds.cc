@@ -1,4 +1,4 @@
-#include "socket/option_kinds.h"
+#include "socket/options/option_kinds.h"
 
 #include <linux/tcp.h>
 #include <linux/udp.h>

@@ -1,4 +1,4 @@
-#include "socket/options.h"
+#include "socket/options/options.h"
 
 #include <linux/net_tstamp.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 
 #include "observe/reasons.h"
 #include "os/errno_map.h"
-#include "socket/option_kinds.h"
+#include "socket/options/option_kinds.h"
 #include "socket/policy.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/socket_wait.h"

@@ -14,7 +14,7 @@
 
 #include "os/errno_map.h"
 #include "os/os.h"
-#include "socket/options.h"
+#include "socket/options/options.h"
 #include "socket/stream/stream_calls.h"
 #include "stack/tcp/open/listener.h"
 
