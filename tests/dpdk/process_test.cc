@@ -1,5 +1,11 @@
 // What opening a port does to its process: nothing that the program could notice. It never ends the process.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cstddef>
 
 #include "driver.h"
 
@@ -35,6 +41,30 @@ TEST(DpdkProcess, OpeningChangesNothing) {
 
 TEST(DpdkProcess, OpeningWithTheCardsDriversChangesNothing) {
   for (const char* kind : {"vhost", "virtio"}) open_and_close(kind, CARDS_PLUGIN);
+}
+
+// Ends the process at iopl(2) and ioperm(2).
+void forbid_io_ports() {
+  std::array filter{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_iopl, 1, 0),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioperm, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{filter.size(), filter.data()};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    _exit(126);
+}
+
+// DPDK's driver for virtio takes the right to all I/O ports of the machine when it is loaded. Children and programs
+// that are started would have it, too.
+TEST(DpdkProcess, NoRightToIoPortsIsTaken) {
+  for (const char* plugin : {PLUGIN, CARDS_PLUGIN}) {
+    Folder folder;
+    Driver driver(forbid_io_ports, plugin);
+    EXPECT_OK(driver.ask("open vhost " + (folder / "w")));
+  }
 }
 
 // A wire loads nothing that only a card needs: no card's driver, and no library of such a driver.

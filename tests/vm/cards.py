@@ -39,6 +39,17 @@ def opened_again():
         guest.ask("trips", REDIS, 3, 0.1)
 
 
+def ports_of_the_machine():
+    """A card that is reached by I/O ports gives nobody the machine's ports: not the program, a thread, a child or a program
+    that it starts. It serves on when the program has given root up."""
+    with Card("virtio-legacy", "uio_pci_generic") as guest:
+        guest.start("ports", "/b/io_ports", f"{GUEST} {SLEEPER}")
+        guest.await_logged("ports", "ready")
+        said = guest.machine.logged("ports")
+        check(" may\n" not in said and said.count("may not") == 6, f"I/O ports may be used: {said}")
+        guest.ask("trips", SLEEPER, 5, 0.1)
+
+
 def case(card, driver="vfio-pci", interrupts=True, always=False):
     def run():
         if not always:
@@ -55,6 +66,7 @@ for each in ("e1000", "vmxnet3", "virtio"):
 for each in ("e1000e", "e1000", "vmxnet3", "virtio-legacy"):
     case(each, "uio_pci_generic", interrupts=False)
 CASES["card_opened_again"] = opened_again
+CASES["card_io_ports"] = ports_of_the_machine
 
 if __name__ == "__main__":
     run_named(CASES, "served")

@@ -18,6 +18,7 @@
 #include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
+#include "backends/dpdk/io_ports.h"
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/vain_waits.h"
 #include "backends/pci_card.h"
@@ -110,7 +111,10 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   spec_ = spec;
   event_ = {on_event, argument};
   take_dpdk_errors();
-  if (is_card()) heed_rules(rules_of_card(spec.name));
+  if (is_card()) {
+    heed_rules(rules_of_card(spec.name));
+    name_card_of_ports("/sys/bus/pci/devices/" + spec.name);
+  }
   if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
     return fail("opening", error, problem);
   plugged_ = true;

@@ -1,31 +1,45 @@
-// The right to use a card's I/O ports (virtio's older form on uio). iopl(2) gives it to one thread, and to the threads
-// that this one starts later. EAL calls it only in the thread that starts EAL. But any thread of the program sends a
-// port's frames.
+// DPDK's access to I/O ports (virtio's older form on uio), redirected here by --wrap: see io_ports.h.
 #include <rte_bus_pci.h>
-#include <sys/io.h>
+
+#include "backends/dpdk/io_ports.h"
+
+using namespace bypass::dpdk;
 
 extern "C" {
 
-void __real_pci_uio_ioport_read(rte_pci_ioport* ports, void* data, size_t length, off_t offset);
-void __real_pci_uio_ioport_write(rte_pci_ioport* ports, const void* data, size_t length, off_t offset);
+int __real_pci_uio_ioport_map(rte_pci_device* device, int bar, rte_pci_ioport* ports);
+int __real_pci_uio_ioport_unmap(rte_pci_ioport* ports);
+int __wrap_pci_uio_ioport_map(rte_pci_device* device, int bar, rte_pci_ioport* ports);
+int __wrap_pci_uio_ioport_unmap(rte_pci_ioport* ports);
 void __wrap_pci_uio_ioport_read(rte_pci_ioport* ports, void* data, size_t length, off_t offset);
 void __wrap_pci_uio_ioport_write(rte_pci_ioport* ports, const void* data, size_t length, off_t offset);
+int __wrap_rte_eal_iopl_init();
 
 }  // extern "C"
 
-namespace {
-
-// iopl(2) needs CAP_SYS_RAWIO, as opening the port did. A thread that has given it up sends nothing more.
-bool may_use_ports() {
-  static thread_local const bool may = ::iopl(3) == 0;
-  return may;
+// virtio's driver calls it when the plugin is loaded, for a wire, too, and the bus when it opens ports. Nothing here
+// uses the right that it would take.
+int __wrap_rte_eal_iopl_init() {
+  return 0;
 }
 
-}  // namespace
+// DPDK's own finds the card's uio device, by which its interrupt comes.
+int __wrap_pci_uio_ioport_map(rte_pci_device* device, int bar, rte_pci_ioport* ports) {
+  const int error = __real_pci_uio_ioport_map(device, bar, ports);
+  if (error != 0 || open_ports(ports, bar)) return error;
+  __real_pci_uio_ioport_unmap(ports);
+  return -1;
+}
+
+int __wrap_pci_uio_ioport_unmap(rte_pci_ioport* ports) {
+  close_ports(ports);
+  return __real_pci_uio_ioport_unmap(ports);
+}
 
 void __wrap_pci_uio_ioport_read(rte_pci_ioport* ports, void* data, size_t length, off_t offset) {
-  if (may_use_ports()) __real_pci_uio_ioport_read(ports, data, length, offset);
+  read_ports(ports, static_cast<std::byte*>(data), length, static_cast<std::size_t>(offset));
 }
+
 void __wrap_pci_uio_ioport_write(rte_pci_ioport* ports, const void* data, size_t length, off_t offset) {
-  if (may_use_ports()) __real_pci_uio_ioport_write(ports, data, length, offset);
+  write_ports(ports, static_cast<const std::byte*>(data), length, static_cast<std::size_t>(offset));
 }
