@@ -245,6 +245,36 @@ std::string flood() {
   }
 }
 
+// The headers lie in two buffers, which no driver's rte_eth_tx_prepare takes.
+void split_headers(Packet* head, Packet* rest) {
+  rest->len = head->len - 20;
+  std::memcpy(rest->data, head->data + 20, rest->len);
+  rest->next_segment = nullptr;
+  head->len = 20;
+  head->next_segment = rest;
+  head->flags |= bypass::kTxL4Checksum;
+}
+
+// Three frames at once, of which the driver refuses the second: -> how many have been taken, came back, were dropped.
+std::string refusal() {
+  std::array<Packet*, 4> frames{};
+  for (std::size_t i = 0; i < frames.size(); i++) {
+    frames[i] = make_frame({.serial = 900 + i, .size = 200});
+    if (frames[i] == nullptr) return "error no buffer";
+  }
+  split_headers(frames[1], frames[3]);
+  const std::size_t sent = port->send(0, {frames.data(), 3});
+  std::size_t back = 0;
+  for (const auto latest = Clock::now() + std::chrono::seconds(5); back + 1 < sent && Clock::now() < latest;) {
+    Packet* some[1];
+    const std::size_t n = port->receive(0, some);
+    port->free({some, n});
+    back += n;
+    sched_yield();
+  }
+  return "ok " + std::to_string(sent) + " " + std::to_string(back) + " " + std::to_string(port->stats().tx_dropped);
+}
+
 std::string wait_link(bool up) {
   const LinkState wanted = up ? LinkState::kUp : LinkState::kDown;
   while (port->link() != wanted) {
@@ -529,6 +559,7 @@ std::string run(const std::string& line) {
   if (verb == "ping") return ping(number(a), {.size = size});
   if (verb == "gather") return ping(number(a), {.size = size, .gather = true});
   if (verb == "flood") return flood();
+  if (verb == "refusal") return refusal();
   if (verb == "wait-link") return wait_link(a == "up");
   if (verb == "wait-peer") return wait_peer(a == "here");
   if (verb == "link") return look_at_link();

@@ -322,7 +322,7 @@ std::size_t DpdkPort::send(std::uint16_t, std::span<Packet* const> frames) {
     const auto part = frames.subspan(sent, std::min(frames.size() - sent, kBurst));
     const std::size_t n = burst(part);
     sent += n;
-    if (n != part.size()) break;
+    if (n == 0 || (n != part.size() && !prepare_)) break;  // with prepare_ the driver may have refused one frame
   }
   if (sent == frames.size()) return sent;
   // The link's state is looked at only when the device refuses a frame. A peer may ask a vhost end for an answer before
