@@ -69,7 +69,9 @@ def nginx(guest):
     print(json.dumps({"card": guest.card, "fetch": got, "requests": done}))
 
 
-@case("e1000e", "vmxnet3")
+# Not vmxnet3: QEMU 7.2 aborts. A frame for a card that nobody has raises the line interrupt, and when the next program
+# has switched MSI-X on, QEMU's own assertion fails at the line's fall (hw/net/vmxnet3.c, _vmxnet3_deassert_interrupt_line).
+@case("e1000e")
 def nginx_killed(guest):
     """All of nginx is killed, and started at once."""
     digest = start_nginx(guest)
