@@ -20,9 +20,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 find_program(BYPASS_CCACHE ccache)
 if(BYPASS_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${BYPASS_CCACHE})
-  # Without this it does not cache what uses a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${BYPASS_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/ccache.sh)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/ccache.sh)
 endif()
 
 # Flags of every target of ours: link against bypass_flags.
