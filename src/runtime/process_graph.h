@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "fastpath/link/peer_links.h"
 #include "fastpath/link/reported_once.h"
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "observe/region.h"
 #include "os/clock.h"
 #include "runtime/family/arena.h"

@@ -1,6 +1,6 @@
 // Messages of a rendezvous, and the words on the channel of a connection within the host.
 #include "fastpath/shm/carrier_switch.h"
-#include "fastpath/shm/message.h"
+#include "fastpath/shm/rendezvous/message.h"
 #include "fuzz/check.h"
 #include "fuzz/exact.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "fastpath/shm/message.h"
-#include "fastpath/shm/pairing.h"
+#include "fastpath/shm/rendezvous/message.h"
+#include "fastpath/shm/rendezvous/pairing.h"
 #include "socket/objects.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"

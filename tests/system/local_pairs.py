@@ -94,7 +94,7 @@ def needs_root():
 
 
 def meeting_name(client, port, own):
-    """The name that src/fastpath/shm/rendezvous.cc makes: a path, which exists while an end waits there."""
+    """The name that src/fastpath/shm/rendezvous/rendezvous.cc makes: a path, which exists while an end waits there."""
     network = client("socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8).hex()")
     address = bytes(10) + b"\xff\xff\x7f\0\0\1"
     ends = b"".join(address + struct.pack(">H", p) for p in sorted((port, own)))

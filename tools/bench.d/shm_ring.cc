@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "cacheline.h"
-#include "fastpath/shm/pairing.h"
+#include "fastpath/shm/rendezvous/pairing.h"
 
 namespace {
 

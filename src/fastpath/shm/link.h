@@ -18,7 +18,7 @@
 
 #include "fastpath/link/link.h"
 #include "fastpath/link/link_end.h"
-#include "fastpath/shm/channel.h"
+#include "fastpath/shm/rendezvous/channel.h"
 #include "fastpath/shm/ring.h"
 #include "fastpath/shm/segment.h"
 

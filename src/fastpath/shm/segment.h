@@ -15,9 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "fastpath/shm/descriptor.h"
 #include "fastpath/shm/refusal.h"
-#include "fastpath/shm/rendezvous.h"
+#include "fastpath/shm/rendezvous/descriptor.h"
+#include "fastpath/shm/rendezvous/rendezvous.h"
 #include "fastpath/shm/ring.h"
 
 namespace bypass::fastpath::shm {

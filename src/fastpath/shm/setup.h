@@ -17,7 +17,7 @@
 #include "fastpath/setup/setup_steps.h"
 #include "fastpath/setup/shm_record.h"
 #include "fastpath/shm/link.h"
-#include "fastpath/shm/meeting.h"
+#include "fastpath/shm/rendezvous/meeting.h"
 
 namespace bypass::fastpath::shm {
 

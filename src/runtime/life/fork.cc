@@ -1,7 +1,7 @@
 // A process forks: what its parent does before and after, and what its child keeps and forgets.
 #include <utility>
 
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "observe/region.h"
 #include "os/log/log.h"
 #include "os/own/in_handler.h"

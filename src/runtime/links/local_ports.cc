@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "config/config.h"
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "observe/region.h"
 #include "os/kernel.h"
 #include "os/log/log.h"

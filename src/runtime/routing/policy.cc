@@ -10,7 +10,7 @@
 #include "config/config.h"
 #include "config/port_check.h"
 #include "config/port_use.h"
-#include "fastpath/shm/descriptor.h"
+#include "fastpath/shm/rendezvous/descriptor.h"
 #include "observe/region.h"
 #include "os/log/log.h"
 #include "os/net/address.h"

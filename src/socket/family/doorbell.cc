@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "os/kernel.h"
 #include "os/os.h"
 #include "socket/policy.h"

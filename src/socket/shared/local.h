@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "fastpath/shm/carrier_switch.h"
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "socket/api.h"
 #include "stack/memory/memory.h"
 

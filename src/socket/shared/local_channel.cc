@@ -3,7 +3,7 @@
 #include <array>
 #include <cerrno>
 
-#include "fastpath/shm/message.h"
+#include "fastpath/shm/rendezvous/message.h"
 #include "os/os.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/kernel_half.h"

@@ -10,7 +10,7 @@
 #include <new>
 #include <span>
 
-#include "fastpath/shm/pairing.h"
+#include "fastpath/shm/rendezvous/pairing.h"
 #include "os/chunk_table.h"
 
 namespace bypass::socket {

@@ -1,5 +1,5 @@
 // What comes over a channel, and in which order.
-#include "fastpath/shm/channel.h"
+#include "fastpath/shm/rendezvous/channel.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

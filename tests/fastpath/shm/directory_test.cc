@@ -1,5 +1,5 @@
 // The directory of ports: hints that survive, and a file that is wrong.
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -20,7 +20,7 @@
 #include <string>
 #include <utility>
 
-#include "fastpath/shm/pairing.h"
+#include "fastpath/shm/rendezvous/pairing.h"
 
 namespace bypass::test {
 

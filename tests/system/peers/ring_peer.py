@@ -1,5 +1,5 @@
 """One end of a connection in shared memory, written by hand: it says and writes what it is told, in any order. RingPeer
-speaks as the guest of src/fastpath/shm/message.h, RingHost as the host. Told to an agent without the library."""
+speaks as the guest of src/fastpath/shm/rendezvous/message.h, RingHost as the host. Told to an agent without the library."""
 import fcntl
 import mmap
 import os

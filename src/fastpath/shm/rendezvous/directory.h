@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string>
 
-#include "fastpath/shm/descriptor.h"
 #include "fastpath/shm/refusal.h"
+#include "fastpath/shm/rendezvous/descriptor.h"
 
 namespace bypass::fastpath::shm {
 

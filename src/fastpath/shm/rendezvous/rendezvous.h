@@ -20,10 +20,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fastpath/shm/channel.h"
-#include "fastpath/shm/connection.h"
-#include "fastpath/shm/message.h"
-#include "fastpath/shm/named_listener.h"
+#include "fastpath/shm/rendezvous/channel.h"
+#include "fastpath/shm/rendezvous/connection.h"
+#include "fastpath/shm/rendezvous/message.h"
+#include "fastpath/shm/rendezvous/named_listener.h"
 #include "stack/time.h"
 
 namespace bypass::fastpath::shm {

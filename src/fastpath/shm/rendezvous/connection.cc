@@ -1,4 +1,4 @@
-#include "fastpath/shm/connection.h"
+#include "fastpath/shm/rendezvous/connection.h"
 
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "fastpath/shm/descriptor.h"
+#include "fastpath/shm/rendezvous/descriptor.h"
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71

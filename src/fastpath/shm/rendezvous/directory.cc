@@ -1,4 +1,4 @@
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fastpath/shm/named_listener.h"
-#include "fastpath/shm/rendezvous.h"
+#include "fastpath/shm/rendezvous/named_listener.h"
+#include "fastpath/shm/rendezvous/rendezvous.h"
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71

@@ -1,4 +1,4 @@
-#include "fastpath/shm/pairing.h"
+#include "fastpath/shm/rendezvous/pairing.h"
 
 #include <array>
 #include <utility>

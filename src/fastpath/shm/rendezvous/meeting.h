@@ -12,7 +12,7 @@
 
 #include "fastpath/reason.h"
 #include "fastpath/setup/shm_record.h"
-#include "fastpath/shm/named_listener.h"
+#include "fastpath/shm/rendezvous/named_listener.h"
 #include "stack/time.h"
 
 namespace bypass::fastpath::shm {

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/shm/channel.h"
 #include "fastpath/shm/refusal.h"
+#include "fastpath/shm/rendezvous/channel.h"
 
 namespace bypass::fastpath::shm {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "fastpath/shm/rendezvous.h"
+#include "fastpath/shm/rendezvous/rendezvous.h"
 #include "fastpath/shm/segment.h"
 
 namespace bypass::fastpath::shm {

@@ -1,10 +1,10 @@
-#include "fastpath/shm/message.h"
+#include "fastpath/shm/rendezvous/message.h"
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 
-#include "fastpath/shm/connection.h"
+#include "fastpath/shm/rendezvous/connection.h"
 
 namespace bypass::fastpath::shm {
 

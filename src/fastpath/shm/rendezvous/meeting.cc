@@ -1,4 +1,4 @@
-#include "fastpath/shm/meeting.h"
+#include "fastpath/shm/rendezvous/meeting.h"
 
 #include <cerrno>
 

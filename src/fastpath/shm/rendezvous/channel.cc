@@ -1,4 +1,4 @@
-#include "fastpath/shm/channel.h"
+#include "fastpath/shm/rendezvous/channel.h"
 
 #include <sys/socket.h>
 

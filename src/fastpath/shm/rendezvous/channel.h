@@ -11,7 +11,7 @@
 #include <optional>
 #include <span>
 
-#include "fastpath/shm/descriptor.h"
+#include "fastpath/shm/rendezvous/descriptor.h"
 
 namespace bypass::fastpath::shm {
 

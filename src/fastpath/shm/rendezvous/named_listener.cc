@@ -1,4 +1,4 @@
-#include "fastpath/shm/named_listener.h"
+#include "fastpath/shm/rendezvous/named_listener.h"
 
 #include <dirent.h>
 #include <sys/socket.h>

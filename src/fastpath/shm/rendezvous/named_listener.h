@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fastpath/shm/channel.h"
+#include "fastpath/shm/rendezvous/channel.h"
 
 namespace bypass::fastpath::shm {
 

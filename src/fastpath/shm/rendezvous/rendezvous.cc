@@ -1,4 +1,4 @@
-#include "fastpath/shm/rendezvous.h"
+#include "fastpath/shm/rendezvous/rendezvous.h"
 
 #include <sys/socket.h>
 
