@@ -89,6 +89,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"card_gone",
      "a port's card has been removed, or bound to another driver: its connections wait until it is back, as on an "
      "interface that the kernel has lost"},
+    {"relayed",
+     "the process has given up rights and its family keeps the port: the process bypass-relay listens and connects "
+     "there for it, and processes named bypass-pump carry the bytes"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

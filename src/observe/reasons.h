@@ -59,6 +59,7 @@ enum class Reason : std::uint16_t {
   kPumped,
   kOtherNetwork,
   kCardGone,
+  kRelayed,
   kCount,
 };
 

@@ -98,6 +98,7 @@ const long kAgain = -EAGAIN;
 const long kTimedOutWait = -ETIME;
 const long kInterrupted = -EINTR;
 const long kMoved = -ERESTART;
+const long kRelayed = -EREMCHG;
 
 long failure(Error cause) {
   return -number_of(cause);

@@ -44,6 +44,9 @@ extern const long kInterrupted;
 /// The connection has moved to a pump before the call has done anything, which is to be made anew
 /// (socket/family/pumped.h; never shown to the program).
 extern const long kMoved;
+/// A relay does the call for the process, which the caller asks for that (preload/relayed.h; never shown to the
+/// program).
+extern const long kRelayed;
 
 /// The positive errno of a cause, as SO_ERROR reports it; 0 for kNone.
 [[nodiscard]] int option_error(Error cause);

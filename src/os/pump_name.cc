@@ -20,12 +20,12 @@ struct Packed {
   std::uint64_t serial;
   std::array<std::uint8_t, 16> local, remote;
   std::uint16_t local_port, remote_port;
-  std::uint8_t domain, end;
+  std::uint8_t domain, end, error;
 };
-constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1 + 1;  // without the struct's padding
+constexpr std::size_t kPackedBytes = 8 + 16 + 16 + 2 + 2 + 1 + 1 + 1;  // without the struct's padding
 constexpr std::size_t kNameBytes = 1 + kPrefixBytes + 2 * kPackedBytes;
 static_assert(kNameBytes <= sizeof(sockaddr_un::sun_path));
-static_assert(offsetof(Packed, end) + 1 == kPackedBytes);
+static_assert(offsetof(Packed, error) + 1 == kPackedBytes);
 
 static_assert(kPumpNameLength == offsetof(sockaddr_un, sun_path) + kNameBytes);
 
@@ -37,9 +37,14 @@ int value_of(char digit) {
 }  // namespace
 
 socklen_t write_pump_name(const PumpName& name, sockaddr_un& out) {
-  const Packed packed{
-      name.serial, name.local.address.bytes,           name.remote.address.bytes, name.local.port, name.remote.port,
-      name.domain, static_cast<std::uint8_t>(name.end)};
+  const Packed packed{name.serial,
+                      name.local.address.bytes,
+                      name.remote.address.bytes,
+                      name.local.port,
+                      name.remote.port,
+                      name.domain,
+                      static_cast<std::uint8_t>(name.end),
+                      name.error};
   std::array<std::uint8_t, kPackedBytes> bytes;
   std::memcpy(bytes.data(), &packed, bytes.size());
   out = {};
@@ -65,18 +70,24 @@ std::optional<PumpName> read_pump_name(const sockaddr_un& name, socklen_t length
   Packed packed{};
   std::memcpy(&packed, bytes.data(), bytes.size());
   if (packed.domain != AF_INET && packed.domain != AF_INET6) return std::nullopt;
-  if (packed.end > static_cast<std::uint8_t>(PumpName::End::kPumps)) return std::nullopt;
+  if (packed.end > static_cast<std::uint8_t>(PumpName::End::kListener)) return std::nullopt;
   return PumpName{packed.domain,
                   {{packed.local}, packed.local_port},
                   {{packed.remote}, packed.remote_port},
                   static_cast<PumpName::End>(packed.end),
-                  packed.serial};
+                  packed.serial,
+                  packed.error};
 }
 
 bool are_ends(const PumpName& programs, const PumpName& pumps) {
   PumpName other = programs;
   other.end = PumpName::End::kPumps;
   return programs.end == PumpName::End::kPrograms && other == pumps;
+}
+
+int connect_error(const PumpName& programs, const PumpName& other) {
+  const bool failed = programs.end == PumpName::End::kPrograms && other.end == PumpName::End::kFailed;
+  return failed && programs.serial == other.serial ? other.error : 0;
 }
 
 }  // namespace bypass::socket

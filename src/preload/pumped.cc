@@ -62,7 +62,8 @@ std::optional<socket::PumpName> read_name_quietly(int fd, NameCall call) {
 std::optional<socket::PumpName> pump_name(int fd) {
   if (!may_ask_names()) return std::nullopt;
   const auto name = read_name(fd, real.getsockname);
-  const bool is_end = name.has_value() && name->end == socket::PumpName::End::kPrograms && getauxval(AT_SECURE) == 0;
+  if (!name.has_value() || getauxval(AT_SECURE) != 0) return std::nullopt;
+  const bool is_end = name->end == socket::PumpName::End::kPrograms || name->end == socket::PumpName::End::kListener;
   return is_end ? name : std::nullopt;
 }
 
@@ -136,7 +137,30 @@ void exchange(int fd, Entry entry) {
   if (fd_table.clear(fd, entry)) release_entry(entry, fd);
 }
 
+bool give_number(int fd, Entry entry, int end) {
+  const Exchanging exchanging(fd);
+  if (fd_table.load(fd) != entry) return false;
+  const int flags = real.fcntl(fd, F_GETFD);
+  if (flags < 0 || real.dup3(end, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) return false;
+  socket::give_number_to_kernel(*entry.file());
+  if (fd_table.clear(fd, entry)) release_entry(entry, fd);
+  return true;
+}
+
 }  // namespace
+
+bool give_number_to(int fd, Entry entry, int end) {
+  const KeepErrno keep;
+  const runtime::Undisturbed undisturbed;
+  pthread_mutex_lock(&g_taking);
+  const bool given = give_number(fd, entry, end);
+  pthread_mutex_unlock(&g_taking);
+  return given;
+}
+
+std::optional<socket::PumpName> stand_in_name(int fd) {
+  return pump_name_quietly(fd);
+}
 
 bool exchange_pumped_number(int fd, Entry entry) {
   if (is_vfork_child()) return false;
@@ -368,12 +392,63 @@ bool tells_process(int level, int name) {
   return level == SOL_SOCKET && std::ranges::find(kNames, name) != kNames.end();
 }
 
-/// SO_DOMAIN and SO_PROTOCOL of a Unix socket that stands for a TCP one.
-void correct_kind(int fd, int name, void* value) {
+/// The error of an attempt to connect that a relay has made. The kernel knows it as ECONNRESET.
+int error_told(int fd, const socket::PumpName& as, int told) {
+  const auto other = read_name_quietly(fd, real.getpeername);
+  const int failed = other.has_value() ? socket::connect_error(as, *other) : 0;
+  return failed != 0 ? failed : told;
+}
+
+/// What TCP answers for an option of a Unix socket that stands for a TCP one.
+int as_of_tcp(int fd, const socket::PumpName& as, int name, int told) {
+  const bool listens = as.end == socket::PumpName::End::kListener;
+  switch (name) {
+    case SO_DOMAIN:
+      return as.domain;
+    case SO_PROTOCOL:
+      return IPPROTO_TCP;
+    case SO_TYPE:
+      return SOCK_STREAM;
+    case SO_ACCEPTCONN:
+      return listens ? 1 : told;
+    default:
+      return error_told(fd, as, told);
+  }
+}
+
+/// Whether a Unix socket that stands for a TCP one may have given this answer, and TCP gives another one.
+bool may_tell_otherwise(int name, int told) {
+  switch (name) {
+    case SO_DOMAIN:
+      return told == AF_UNIX;
+    case SO_PROTOCOL:
+    case SO_ACCEPTCONN:
+      return told == 0;
+    case SO_TYPE:
+      return told == SOCK_SEQPACKET;
+    case SO_ERROR:
+      return told == ECONNRESET;
+    default:
+      return false;
+  }
+}
+
+/// Corrects the answer of the kernel, which the program has got.
+void correct_answer(int fd, int name, void* value) {
   const int told = *static_cast<const int*>(value);
-  if (told != (name == SO_DOMAIN ? AF_UNIX : 0)) return;
+  if (!may_tell_otherwise(name, told)) return;
   const KeepErrno keep;
-  if (const auto as = pump_name(fd)) *static_cast<int*>(value) = name == SO_DOMAIN ? int{as->domain} : int{IPPROTO_TCP};
+  if (const auto as = pump_name(fd)) *static_cast<int*>(value) = as_of_tcp(fd, *as, name, told);
+}
+
+/// getpeername() of the kernel's socket. A listener that a relay has, and a connection that is being made or has
+/// failed, have no peer.
+int peer_in_kernel(int fd, sockaddr* address, socklen_t* length) {
+  const int r = real.getpeername(fd, address, length);
+  const bool is_unix = r == 0 && *length >= sizeof(sa_family_t) && address->sa_family == AF_UNIX;
+  if (!is_unix || !pump_name_quietly(fd).has_value()) [[likely]]
+    return r;
+  return errno = ENOTCONN, -1;
 }
 
 }  // namespace
@@ -385,7 +460,7 @@ int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) 
   const auto said = read_name_quietly(fd, call);
   const auto as = said.has_value() ? pump_name_quietly(fd) : std::nullopt;
   if (!as.has_value() || address == nullptr || (of_peer && !socket::are_ends(*as, *said))) [[likely]]
-    return call(fd, address, length);
+    return of_peer ? peer_in_kernel(fd, address, length) : call(fd, address, length);
   const long r = socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
   if (r < 0) errno = static_cast<int>(-r);
   return r < 0 ? -1 : 0;
@@ -401,8 +476,7 @@ int get_kernel_option(int fd, int level, int name, void* value, socklen_t* lengt
     if (as.has_value()) return get_as_tcp(*as, level, name, value, length);
   }
   const int r = real.getsockopt(fd, level, name, value, length);
-  if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && *length == sizeof(int))
-    correct_kind(fd, name, value);
+  if (r == 0 && level == SOL_SOCKET && *length == sizeof(int)) correct_answer(fd, name, value);
   if (!is_unknown(r) || !is_tcps(level)) [[likely]]
     return r;
   const int error = errno;

@@ -40,6 +40,8 @@ inline void await_exchange_of(int fd) {
   if (number_in_exchange.load(std::memory_order_relaxed) == fd) [[unlikely]]
     await_exchange();
 }
+/// Gives the number to a socket of the kernel's, which stays open as `end`, too. False: another thread was faster.
+[[nodiscard]] bool give_number_to(int fd, Entry entry, int end);
 /// exchange_if_pumped() for all numbers.
 void exchange_all_pumped();
 /// Called before a filter of system calls that forbids what exchange_pumped_number() needs. That is done for all
@@ -88,6 +90,9 @@ bool has_pump_beneath(int fd);
 inline bool is_pump_name(int fd, socklen_t length) {
   return length == socket::kPumpNameLength && has_pump_beneath(fd);
 }
+/// The name of a Unix socket that stands for a TCP one, as the program's end of a pair; nullopt: `fd` names none. Keeps
+/// errno.
+std::optional<socket::PumpName> stand_in_name(int fd);
 /// getsockopt() and setsockopt().
 int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length);
 int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length);

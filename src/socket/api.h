@@ -69,6 +69,13 @@ void number_closes(File& file, int fd);
 // --- Names and connections -------------------------------------------------------------------------------
 
 long bind(File& file, int fd, const sockaddr* address, socklen_t length);
+/// For a new object of a stream whose kernel socket another process has bound, if it has. `is_free`: to an address that
+/// the kernel has not.
+void adopt_bound(File& file, int fd, bool is_free);
+/// The number of a stream that is undecided names a socket of the kernel's by now, in its place. Epoll sets that have
+/// the object watch the number instead.
+void give_number_to_kernel(File& file);
+/// For listen() and connect(): kRelayed means that a relay is to do the call.
 long listen(File& file, int fd, int backlog);
 long connect(File& file, int fd, const sockaddr* address, socklen_t length);
 

@@ -69,9 +69,10 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
   if (socket.path == Path::kBypass || socket.path == Path::kDual) return failure(Error::kInvalid);
   if (is_taken_on_wire(socket, fd, address, length)) return failure(Error::kAddressInUse);
   long r = kernel_result(kernel->bind(fd, address, length));
-  if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value() &&
-      policy.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
-    r = bind_to_bypass(socket, fd, address, length);
+  if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value()) {
+    const Decision decision = policy.decide_listen(fd, SOCK_STREAM, address);
+    if (decision == Decision::kBypass || decision == Decision::kRelay) r = bind_to_bypass(socket, fd, address, length);
+  }
   if (r == failure(Error::kAddressNotAvailable) && policy.is_taken(address)) return failure(Error::kAddressInUse);
   if (r != 0 || socket.path == Path::kKernel) return r;
   const Endpoint bound = kernel_name(fd);
@@ -100,6 +101,20 @@ long bind(File& file, int fd, const sockaddr* address, socklen_t length) {
     default:
       return failure(Error::kInvalid);
   }
+}
+
+void adopt_bound(File& file, int fd, bool is_free) {
+  const Endpoint bound = kernel_name(fd);
+  if (bound.port == 0) return;
+  const Guard guard(shard());
+  Socket& socket = socket_of(file);
+  socket.details->bound = bound;
+  socket.set(is_free ? kBound | kFreeBound : kBound);
+}
+
+void give_number_to_kernel(File& file) {
+  Guard guard(shard());
+  if (file.alive && file.kind == FileKind::kStream) give_to_kernel(guard, socket_of(file));
 }
 
 long listen(File& file, int fd, int backlog) {

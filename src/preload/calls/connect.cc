@@ -4,11 +4,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "os/errno_map.h"
 #include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
+#include "preload/relayed.h"
 #include "preload/restart.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
@@ -51,12 +53,22 @@ BYPASS_EXPORT(int, bind, (int fd, const sockaddr* address, socklen_t length)) {
   return static_cast<int>(use.finish(result));
 }
 
+int listen_in_kernel(int fd, int backlog) {
+  const int saved = errno;
+  const int r = real.listen(fd, backlog);
+  if (r == 0 || errno != EINVAL) [[likely]]
+    return r;
+  errno = saved;
+  return listen_relayed(fd);
+}
+
 BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.listen(fd, backlog);
+    return listen_in_kernel(fd, backlog);
   Use use(fd);
-  if (!use) return real.listen(fd, backlog);
+  if (!use) return listen_in_kernel(fd, backlog);
   long result = socket::listen(*use, fd, backlog);
+  if (result == socket::kRelayed) return static_cast<int>(use.finish(listen_by_relay(use, fd, backlog)));
   drop_if_decided(use, fd);
   return static_cast<int>(use.finish(result));
 }
@@ -143,11 +155,20 @@ int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
   return connection;
 }
 
+int accept_untracked(int fd, sockaddr* address, socklen_t* length, int flags) {
+  const int saved = errno;
+  const int connection = accept_kernel(fd, address, length, flags);
+  if (connection >= 0 || errno != EINVAL) [[likely]]
+    return connection;
+  errno = saved;
+  return accept_relayed(fd, address, length, flags);
+}
+
 int accept_any(int fd, sockaddr* address, socklen_t* length, int flags) {
   if (!is_tracked(fd) || (flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0) [[likely]]
-    return accept_kernel(fd, address, length, flags);
+    return accept_untracked(fd, address, length, flags);
   Use use(fd);
-  return use ? accept_tracked(use, fd, address, length, flags) : accept_kernel(fd, address, length, flags);
+  return use ? accept_tracked(use, fd, address, length, flags) : accept_untracked(fd, address, length, flags);
 }
 
 BYPASS_EXPORT(int, accept, (int fd, sockaddr* address, socklen_t* length)) {
@@ -158,16 +179,26 @@ BYPASS_EXPORT(int, accept4, (int fd, sockaddr* address, socklen_t* length, int f
   return make_number([=] { return accept_any(fd, address, length, flags); });
 }
 
+int connect_in_kernel(int fd, const sockaddr* address, socklen_t length) {
+  const int saved = errno;
+  const int r = real.connect(fd, address, length);
+  if (r == 0 || errno != EINVAL) [[likely]]
+    return r;
+  errno = saved;
+  return connect_relayed(fd);
+}
+
 BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.connect(fd, address, length);
+    return connect_in_kernel(fd, address, length);
   Use use(fd);
-  if (!use) return real.connect(fd, address, length);
+  if (!use) return connect_in_kernel(fd, address, length);
   pthread_testcancel();
   const GivenName name(address, length);
   if (!name) return -1;
   Restart restart(use, fd, SO_SNDTIMEO);
   long result = socket::connect(*use, fd, name.get(), length);
+  if (result == socket::kRelayed) return static_cast<int>(use.finish(connect_by_relay(use, fd, name.get(), length)));
   // A connect that continues after a signal has already begun: then EALREADY and EISCONN are its result.
   while (restart.again(result)) {
     result = socket::connect(*use, fd, name.get(), length);

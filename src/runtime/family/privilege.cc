@@ -11,6 +11,7 @@
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
 #include "runtime/family/pump_process.h"
+#include "runtime/family/relay_process.h"
 #include "runtime/family/spare.h"
 #include "runtime/family/turn.h"
 #include "runtime/life/before_start.h"
@@ -354,6 +355,7 @@ bool leave_arena(RightsChange& change) {
   // Workers of another user may have made the spare theirs.
   if (change.leaves || !may_change_user(change.then)) spare::drop();
   if (!change.leaves) return true;
+  begin_relay(p);
   if (!p.config.ports.empty())
     p.ports.give_up(p.shard, "the process has given up rights that others of its family have; the port is theirs");
   std::string problem;

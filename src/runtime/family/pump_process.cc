@@ -15,9 +15,8 @@
 #include "os/log/log.h"
 #include "os/os.h"
 #include "os/own/in_handler.h"
-#include "os/own/own_descriptors.h"
 #include "os/own/own_work.h"
-#include "runtime/family/own_process.h"
+#include "runtime/family/family_process.h"
 #include "runtime/family/pump.h"
 #include "runtime/family/standing.h"
 #include "runtime/process.h"
@@ -35,28 +34,6 @@ using socket::PumpedAt;
 using socket::PumpedSocket;
 
 constexpr char kGo = 'g';
-constexpr timespec kPatience{10, 0};
-
-/// A pair of Unix sockets. An end that is not given away is closed.
-struct Pair {
-  explicit Pair() {
-    if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(fd.data())) != 0) fd = {-1, -1};
-  }
-  ~Pair() {
-    close(0);
-    close(1);
-  }
-  Pair(const Pair&) = delete;
-  Pair& operator=(const Pair&) = delete;
-
-  explicit operator bool() const { return fd[0] >= 0; }
-  int take(std::size_t i) { return std::exchange(fd[i], -1); }
-  void close(std::size_t i) {
-    if (fd[i] >= 0) os::close(take(i));
-  }
-
-  std::array<int, 2> fd{-1, -1};
-};
 
 template <typename T>
 void set(int fd, int name, const T& value) {
@@ -69,13 +46,6 @@ void set_timeout(int fd, int name, std::uint32_t milliseconds) {
   set(fd, name,
       timeval{none ? -1 : static_cast<time_t>(milliseconds / 1000),
               static_cast<suseconds_t>(none ? 0 : milliseconds % 1000 * 1000)});
-}
-
-/// Names an end. Each end's name holds both addresses: getpeername() reads the other end's.
-bool name_end(int fd, const socket::PumpName& as) {
-  sockaddr_un name;
-  const socklen_t length = socket::write_pump_name(as, name);
-  return kernel->bind(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0;
 }
 
 bool name_ends(int programs, int pumps, socket::PumpName as) {
@@ -103,33 +73,6 @@ bool describe(int fd, const PumpedSocket& as) {
   return kernel->fcntl(fd, F_SETFL, static_cast<int>(as.status)) == 0;
 }
 
-/// The descriptors with which the pump is made.
-struct Ends {
-  int ours, programs, control;
-};
-
-/// Lets go of everything of the program's, except what the pump needs.
-bool leave_program(Ends& ends, socket::File& pumped, socket::File& old) {
-  constexpr const char* kName = "bypass-pump";
-  name_process(kName);
-  leave_group();
-  ignore_signals();
-  stay_inside();
-  const auto own = [&](bool ours) {
-    for (const int fd : {ends.ours, ends.programs, ends.control}) own_descriptor(fd, ours);
-  };
-  own(true);
-  close_others_descriptors();
-  for (int fd = 0; fd < 3; fd++)
-    if (!owns_descriptor(fd)) os::call(SYS_dup2, ends.control, fd);
-  own(false);
-  if (!after_fork_child()) return false;
-  if (!adopt_number(pumped, -1)) return false;
-  socket::retain(old);
-  end_fork_child();
-  return true;
-}
-
 /// Sends at once what is held back for more to come. Holding back is done on the program's side from here on.
 void send_at_once(socket::File& pumped) {
   const int on = 1, off = 0;
@@ -137,51 +80,36 @@ void send_at_once(socket::File& pumped) {
   (void)socket::set_option(pumped, -1, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-[[noreturn]] void be_pump(Ends ends, socket::File& pumped, socket::File& old, const PumpedSocket& as) {
-  const auto pid = os::getpid();
+/// What a pump is made with. `programs`: the program's end; below 0: another process has it, and nobody comes for it.
+struct Task {
+  int ours, programs, control;
+  socket::File &pumped, &old;
+  const PumpedSocket& as;
+};
+
+bool begin_as_pump(const Task& task) {
+  const std::array kept{task.ours, task.programs};
+  if (!leave_program("bypass-pump", kept, task.control) || !adopt_number(task.pumped, -1)) return false;
+  socket::retain(task.old);
+  end_fork_child();
+  return true;
+}
+
+[[noreturn]] void be_pump(const Task& task) {
   char word = 0;
-  os::call(SYS_write, ends.control, os::address(&pid), sizeof pid);
-  const bool is_out = leave_program(ends, pumped, old);
-  const std::unique_ptr<Pump> pump(is_out ? new (std::nothrow) Pump(pumped, old, ends.ours, ends.programs) : nullptr);
-  const bool ready = pump != nullptr && pump->prepare() && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1;
+  const std::unique_ptr<Pump> pump(
+      begin_as_pump(task) ? new (std::nothrow) Pump(task.pumped, task.old, task.ours, task.programs) : nullptr);
+  const bool ready = pump != nullptr && pump->prepare() && os::call(SYS_write, task.control, os::address(&kGo), 1) == 1;
   // The process that moved the connection may have been killed before it said so. Others go on with the connection.
-  if (ready && (os::read(ends.control, &word, 1) == 1 || socket::has_connection(pumped))) {
-    process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, as.name.remote, "by this process");
-    send_at_once(pumped);
-    const bool well = pump->run() && !as.aborts;
-    socket::set_pumps_end(pumped, well ? socket::PumpsEnd::kCloses : socket::PumpsEnd::kAborts);
-    socket::release(pumped, -1);
+  if (ready && (os::read(task.control, &word, 1) == 1 || socket::has_connection(task.pumped))) {
+    process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, task.as.name.remote, "by this process");
+    send_at_once(task.pumped);
+    const bool well = pump->run() && !task.as.aborts;
+    socket::set_pumps_end(task.pumped, well ? socket::PumpsEnd::kCloses : socket::PumpsEnd::kAborts);
+    socket::release(task.pumped, -1);
     before_exit();
   }
-  for (;;) os::call(SYS_exit_group, 0);
-}
-
-bool hear(int control, void* word, std::size_t bytes) {
-  pollfd item{control, POLLIN, 0};
-  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return false;
-  return os::read(control, word, bytes) == static_cast<long>(bytes);
-}
-
-/// Forks the pump. Returns its pid; 0: there is none.
-std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, socket::File& old,
-                        const PumpedSocket& as) {
-  prepare_fork();
-  share_with_child(pumped);
-  const pid_t between = fork_unheard();
-  if (between == 0) {  // when it ends, init (or a subreaper) adopts the pump
-    const pid_t pump = fork_plainly();
-    if (pump == 0) {
-      os::close(control);
-      be_pump(ends, pumped, old, as);
-    }
-    os::call(SYS_exit_group, pump < 0 ? 1 : 0);
-  }
-  os::close(ends.control);
-  std::uint32_t pid = 0;
-  const bool made = between > 0 && hear(control, &pid, sizeof pid);
-  after_fork_parent(made ? static_cast<int>(pid) : -1);
-  if (between > 0) reap(between);
-  return made ? pid : 0;
+  end_family_process();
 }
 
 /// ESRCH: the pump has ended, or has closed it, or another process has its pid by now. Another error: the end is there.
@@ -217,45 +145,76 @@ bool is_named_here(const PumpedAt& at) {
 
 /// Makes the end that a program gets for a connection that has been reset.
 int make_reset() {
-  Pair pair;
+  UnixPair pair(SOCK_STREAM);
   if (!pair) return -1;
-  static_cast<void>(os::call(SYS_write, pair.fd[0], os::address(&kGo), 1));
+  static_cast<void>(os::call(SYS_write, pair[0], os::address(&kGo), 1));
   pair.close(1);
   return pair.take(0);
 }
 
 }  // namespace
 
-const char* begin_pumping(socket::File& file) {
-  PumpedSocket as;
-  Pair ends, control;
-  if (!ends || !control) return "no descriptors for it";
-  socket::File* const pumped = socket::make_pumped(file, as);
-  if (pumped == nullptr) return "no memory for it";
+namespace {
+
+/// The ends of a pair between which a connection is to be pumped. `programs` below 0: the program has its end.
+struct Ends {
+  int ours, programs;
+};
+
+/// Has a process made that pumps the connection, which then moves to `pumped`. `control` stays open as long as that
+/// process lives. Null: it is done.
+const char* begin_pump(socket::File& file, socket::File& pumped, const PumpedSocket& as, const Ends& ends,
+                       UnixPair& control) {
   const bool is_shared = socket::is_shared_with_kin(file);
-  const bool named = name_ends(ends.fd[0], ends.fd[1], as.name);
-  const char* problem = named && describe(ends.fd[0], as) ? nullptr : "no socket of the kernel's can stand for it";
-  if (problem == nullptr) {
-    const std::uint32_t pump = fork_pump({ends.fd[1], ends.fd[0], control.take(1)}, control.fd[0], *pumped, file, as);
-    char ready = 0;
-    const PumpedAt at{pump, ends.fd[0], static_cast<std::uint32_t>(os::inode_of(ends.fd[0])),
-                      static_cast<std::uint32_t>(os::pid_namespace())};
-    if (pump == 0 || !hear(control.fd[0], &ready, 1)) problem = "no process can be made that pumps it";
-    // Others come for the end. The kernel refuses that for a process that has been another user's (PR_SET_DUMPABLE).
-    if (problem == nullptr && is_shared) {
-      const int got = get_descriptor(at);
-      if (got >= 0) os::close(got);
-      if (got < 0) problem = "pidfd_getfd(2) is refused";
-    }
-    if (problem == nullptr && !socket::is_pumpable(file)) problem = "it has ended, or a process cannot come for it";
-    if (problem == nullptr) {
-      socket::move_to_pump(file, *pumped, at);
-      keep_moved(file, ends.take(0));
-      // A pump that has been killed reads no more, and the program is to have no signal for that.
-      os::call(SYS_sendto, control.fd[0], os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
-      BYPASS_LOG_INFO("a connection is pumped by process %u from here on", pump);
-    }
+  const Task task{ends.ours, ends.programs, control[1], pumped, file, as};
+  const auto run = [](const void* what) { be_pump(*static_cast<const Task*>(what)); };
+  const std::uint32_t pump = fork_family_process(control, &pumped, {run, &task});
+  char ready = 0;
+  if (pump == 0 || !hear(control[0], &ready, 1)) return "no process can be made that pumps it";
+  PumpedAt at{pump, ends.programs, 0, static_cast<std::uint32_t>(os::pid_namespace())};
+  if (ends.programs >= 0) at.inode = static_cast<std::uint32_t>(os::inode_of(ends.programs));
+  // Others come for the end. The kernel refuses that for a process that has been another user's (PR_SET_DUMPABLE).
+  if (is_shared) {
+    const int got = get_descriptor(at);
+    if (got < 0) return "pidfd_getfd(2) is refused";
+    os::close(got);
   }
+  if (!socket::is_pumpable(file)) return "it has ended, or a process cannot come for it";
+  socket::move_to_pump(file, pumped, at);
+  // A pump that has been killed reads no more, and the program is to have no signal for that.
+  os::call(SYS_sendto, control[0], os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
+  BYPASS_LOG_INFO("a connection is pumped by process %u from here on", pump);
+  return nullptr;
+}
+
+const char* const kNoMemory = "no memory for it";
+const char* const kNoDescriptors = "no descriptors for it";
+
+}  // namespace
+
+const char* begin_pumping(socket::File& file, int* life) {
+  PumpedSocket as;
+  UnixPair ends(SOCK_STREAM), control(SOCK_STREAM);
+  if (!ends || !control) return kNoDescriptors;
+  socket::File* const pumped = socket::make_pumped(file, as);
+  if (pumped == nullptr) return kNoMemory;
+  const bool named = name_ends(ends[0], ends[1], as.name) && describe(ends[0], as);
+  const char* const problem =
+      named ? begin_pump(file, *pumped, as, {ends[1], ends[0]}, control) : "no socket of the kernel's can stand for it";
+  if (problem == nullptr) keep_moved(file, ends.take(0));
+  if (problem == nullptr && life != nullptr) *life = control.take(0);
+  socket::release(*pumped, -1);
+  return problem;
+}
+
+const char* begin_pumping_to(socket::File& file, int end, int& life) {
+  PumpedSocket as;
+  UnixPair control(SOCK_STREAM);
+  if (!control) return kNoDescriptors;
+  socket::File* const pumped = socket::make_pumped(file, as);
+  if (pumped == nullptr) return kNoMemory;
+  const char* const problem = begin_pump(file, *pumped, as, {end, -1}, control);
+  if (problem == nullptr) life = control.take(0);
   socket::release(*pumped, -1);
   return problem;
 }
@@ -285,6 +244,10 @@ void pump_alone(Process& process, const Act& pump) {
 }
 
 }  // namespace
+
+void pump_alone(void (*pump)(void* what), void* what) {
+  pump_alone(*process(), [=] { pump(what); });
+}
 
 void pump_before_exec(void (*pump_numbers)()) {
   Process* const p = process();

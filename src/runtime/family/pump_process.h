@@ -20,8 +20,14 @@ namespace bypass::runtime {
 struct Process;
 
 /// Called in a process of one thread, without a thread of ours. From here on a pump has the connection. Null: it has,
-/// and the process fetches its end next. Otherwise the text says why it has not, and nothing has changed.
-[[nodiscard]] const char* begin_pumping(socket::File& file);
+/// and the process fetches its end next. Otherwise the text says why it has not, and nothing has changed. `life`, if
+/// not null, gets a descriptor that says POLLHUP once the pump has ended.
+[[nodiscard]] const char* begin_pumping(socket::File& file, int* life = nullptr);
+/// The same where another process has the program's end. `end` is the other one, which stays open here.
+[[nodiscard]] const char* begin_pumping_to(socket::File& file, int end, int& life);
+/// Calls pump(what) while the process has one thread of its own, and our thread rests. Where it has more threads, does
+/// nothing.
+void pump_alone(void (*pump)(void* what), void* what);
 
 /// Logs that a connection is not pumped, and why.
 void report_unpumped(const char* problem);

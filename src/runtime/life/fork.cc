@@ -7,6 +7,7 @@
 #include "os/own/in_handler.h"
 #include "os/own/own_descriptors.h"
 #include "runtime/crash/crash.h"
+#include "runtime/family/relay_process.h"
 #include "runtime/family/spare.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
@@ -93,9 +94,11 @@ bool after_fork_child() {
   socket::local_save_channels();
   p.ports.hide_handovers();
   spare::hide();
+  hide_relay();
   socket::hide_doorbells();
   close_own_descriptors(log_descriptor());
   socket::show_doorbells();
+  show_relay();
   spare::show();
   p.ports.show_handovers();
   socket::local_restore_channels();

@@ -15,6 +15,7 @@
 #include "os/log/log.h"
 #include "os/net/address.h"
 #include "os/own/in_handler.h"
+#include "runtime/family/relay_process.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/ports/open_ports.h"
@@ -34,6 +35,11 @@ using observe::Reason;
 /// Acts on a verdict. For "bypass" it opens the ports; for anything else it notes the reason.
 socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, const Endpoint& address, bool open_now) {
   Process& p = *g_process;
+  if (verdict.action == RuleAction::kBypass && protocol == IPPROTO_TCP && has_relay()) {
+    // A wildcard's listener is the kernel's: a relay has one address.
+    p.region.why(address.address.is_any() ? Reason::kPortUnavailable : Reason::kRelayed, fd, protocol, address, "");
+    return address.address.is_any() ? socket::Decision::kKernel : socket::Decision::kRelay;
+  }
   if (verdict.action == RuleAction::kBypass) {
     if (!open_now && !p.ports.failed()) return socket::Decision::kBypass;
     if (open_ports(p) && p.ports.usable(verdict.port)) return socket::Decision::kBypass;

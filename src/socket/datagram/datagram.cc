@@ -194,6 +194,7 @@ long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:
+    case Decision::kRelay:
       return connect_kernel_half(socket, fd, address, length, *remote);
     case Decision::kBypass:
       break;

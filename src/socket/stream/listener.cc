@@ -108,6 +108,8 @@ long listen_first(Socket& socket, int fd, int backlog) {
       return failure(Error::kAccess);
     case Decision::kKernel:
       return listen_in_kernel(socket, fd, backlog);
+    case Decision::kRelay:
+      return kRelayed;
     case Decision::kBypass:
       break;
   }

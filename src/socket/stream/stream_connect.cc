@@ -210,6 +210,8 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     case Decision::kKernel:
       if (local_before_connect(socket, fd, address, length)) return connect_local(socket, fd, address, length, false);
       return connect_in_kernel(socket, [&] { return kernel_result(kernel->connect(fd, address, length)); });
+    case Decision::kRelay:
+      return kRelayed;
     case Decision::kBypass:
       break;
   }
@@ -225,7 +227,7 @@ std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& mess
     if (!remote.has_value() || is_unspecified(message.name, message.name_length)) return std::nullopt;
     const Decision decision = decide(socket, fd, message.name);
     if (decision == Decision::kFail) return failure(Error::kAccess);
-    if (decision == Decision::kKernel)
+    if (decision != Decision::kBypass)  // what a relay carries connects by connect(2)
       return connect_in_kernel(socket, [&] { return kernel_send(fd, message, flags); });
     r = begin_and_wait(socket, fd, *remote);
   } else if (socket.progress == Progress::kConnecting) {

@@ -1,0 +1,162 @@
+#include "runtime/family/relay_process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <array>
+
+#include "os/kernel.h"
+#include "os/log/log.h"
+#include "os/os.h"
+#include "os/own/own_descriptors.h"
+#include "runtime/family/family_process.h"
+#include "runtime/family/relay.h"
+#include "runtime/host.h"
+#include "runtime/process.h"
+#include "runtime/process_graph.h"
+#include "socket/policy.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+constexpr timespec kPatience{10, 0};
+
+/// The socket by which this process asks. Below 0: it has no relay.
+int g_relay = -1;
+
+/// Whether new sockets of this process are in the network namespace of the family's ports.
+bool is_at_home() {
+  const int fd = socket::kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool at_home = !is_elsewhere(fd);
+  os::close(fd);
+  return at_home;
+}
+
+/// A program may have given its descriptors up. The relay needs some for each listener and connection.
+void raise_limit() {
+  constexpr rlim_t kWanted = 1024;
+  rlimit limit{};
+  if (os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, os::address(&limit)) != 0 || limit.rlim_cur >= kWanted) return;
+  const rlimit more{kWanted, limit.rlim_max < kWanted ? kWanted : limit.rlim_max};
+  const rlimit most{limit.rlim_max, limit.rlim_max};
+  if (os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, os::address(&more), 0) != 0)
+    os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, os::address(&most), 0);
+}
+
+struct Task {
+  int requests, control;
+};
+
+[[noreturn]] void be_relay(const Task& task) {
+  const std::array kept{task.requests};
+  if (leave_program("bypass-relay", kept, task.control)) {
+    end_fork_child();
+    raise_limit();
+    Relay(task.requests).run();
+    before_exit();
+  }
+  end_family_process();
+}
+
+/// Sends a request with its descriptors. Waits while the relay has many to read. Below 0: it has ended.
+long send_request(const RelayRequest& request, int fd, int answer) {
+  iovec data{const_cast<RelayRequest*>(&request), sizeof request};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  const std::array descriptors{fd, answer};
+  memcpy(CMSG_DATA(rights), descriptors.data(), sizeof descriptors);
+  long sent;
+  do sent = os::call(SYS_sendmsg, g_relay, os::address(&message), MSG_NOSIGNAL);
+  while (sent == -EINTR);
+  return sent;
+}
+
+/// Reads the answer, and the descriptor that came with it. A negative errno: there is none.
+int hear_answer(int fd) {
+  pollfd item{fd, POLLIN, 0};
+  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return -ETIMEDOUT;
+  RelayAnswer answer;
+  iovec data{&answer, sizeof answer};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const long got = os::call(SYS_recvmsg, fd, os::address(&message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got != sizeof answer) return -ECONNRESET;
+  if (answer.error != 0) return -answer.error;
+  const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return -EMFILE;
+  int end = -1;
+  memcpy(&end, CMSG_DATA(rights), sizeof end);
+  return end;
+}
+
+int ask(const RelayRequest& request, int fd, int gone) {
+  UnixPair pair(SOCK_SEQPACKET);
+  if (!pair) return -EMFILE;
+  const long sent = send_request(request, fd, pair[1]);
+  if (sent < 0) return sent == -EPIPE || sent == -ECONNRESET ? -gone : static_cast<int>(sent);
+  pair.close(1);
+  const int end = hear_answer(pair[0]);
+  return end == -ECONNRESET ? -gone : end;
+}
+
+}  // namespace
+
+void begin_relay(Process& process) {
+  if (g_relay >= 0 || process.config.ports.empty() || process.config.trust != Trust::kCredentials) return;
+  if (process.ports.failed() || !has_one_thread() || !is_at_home()) return;
+  UnixPair requests(SOCK_SEQPACKET), control(SOCK_STREAM);
+  if (!requests || !control) return;
+  const Task task{requests[1], control[1]};
+  const auto run = [](const void* what) { be_relay(*static_cast<const Task*>(what)); };
+  const std::uint32_t pid = fork_family_process(control, nullptr, {run, &task});
+  if (pid != 0) g_relay = own_high(requests.take(0));
+  if (g_relay < 0) return;
+  BYPASS_LOG_INFO("new sockets on the port are relayed by process %u from here on", pid);
+}
+
+bool has_relay() {
+  return g_relay >= 0;
+}
+
+void hide_relay() {
+  own_descriptor(g_relay, false);
+}
+
+void show_relay() {
+  if (g_relay >= 0) own_descriptor(g_relay, true);
+}
+
+int ask_to_listen(int fd, int backlog) {
+  RelayRequest request;
+  request.kind = RelayRequest::kListen;
+  request.backlog = static_cast<std::uint32_t>(backlog);
+  return ask(request, fd, EADDRNOTAVAIL);
+}
+
+int ask_to_connect(int fd, const Endpoint& remote) {
+  RelayRequest request;
+  request.kind = RelayRequest::kConnect;
+  request.remote_address = remote.address.bytes;
+  request.remote_port = remote.port;
+  return ask(request, fd, ECONNREFUSED);
+}
+
+}  // namespace bypass::runtime
