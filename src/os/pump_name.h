@@ -1,5 +1,5 @@
 // PumpName: the name of a socket that stands for a TCP connection which a process of ours pumps
-// (runtime/family/pump.h).
+// (runtime/family/pump/pump.h).
 //
 // The socket is one end of a pair of Unix sockets, bound to an abstract name (unix(7)). The name holds the connection's
 // two addresses. So the kernel keeps them with the descriptor, through fork, exec and SCM_RIGHTS. A process that can
@@ -21,8 +21,8 @@ namespace bypass::socket {
 struct PumpName {
   std::uint8_t domain = 0;  // AF_INET or AF_INET6: the domain of the program's socket
   Endpoint local, remote;
-  /// kPrograms, kPumps: the two ends of a connection. The relay's end (runtime/family/relay.h) has no name while it
-  /// connects, and gets kPumps, or kFailed, then. kListener: the program's end of a listener that a relay has.
+  /// kPrograms, kPumps: the two ends of a connection. The relay's end (runtime/family/pump/relay.h) has no name while
+  /// it connects, and gets kPumps, or kFailed, then. kListener: the program's end of a listener that a relay has.
   enum class End : std::uint8_t { kPrograms, kPumps, kFailed, kListener } end = End::kPrograms;
   std::uint64_t serial = 0;  // both ends of one pair have it, and no other names of the network namespace
   std::uint8_t error = 0;    // of kFailed: the errno of connect(2)

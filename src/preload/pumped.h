@@ -1,5 +1,5 @@
-// Pumped: numbers whose connection a process of ours has by now (runtime/family/pump_process.h). Such a number is to
-// name a socket of the kernel's, which takes its place before the next call on it: from then on the calls are the
+// Pumped: numbers whose connection a process of ours has by now (runtime/family/pump/pump_process.h). Such a number is
+// to name a socket of the kernel's, which takes its place before the next call on it: from then on the calls are the
 // kernel's. What a Unix socket cannot say of itself as a TCP one is said here.
 #pragma once
 

@@ -18,11 +18,11 @@
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "os/pump_name.h"
-#include "preload/calls/filter.h"
+#include "preload/calls/process/filter.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
 #include "preload/symbols.h"
-#include "runtime/family/relay_process.h"
+#include "runtime/family/pump/relay_process.h"
 #include "runtime/undisturbed.h"
 
 namespace bypass::preload {

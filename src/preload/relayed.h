@@ -1,6 +1,6 @@
 // Relayed: numbers of a process that has given rights up, for which a relay listens or connects on the port
-// (runtime/family/relay.h). Such a number names a Unix socket in place of the TCP one, as a pumped one does (pumped.h).
-// Most calls are then the kernel's. What a Unix socket answers otherwise than a TCP one is done here.
+// (runtime/family/pump/relay.h). Such a number names a Unix socket in place of the TCP one, as a pumped one does
+// (pumped.h). Most calls are then the kernel's. What a Unix socket answers otherwise than a TCP one is done here.
 #pragma once
 
 #include <sys/socket.h>

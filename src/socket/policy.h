@@ -17,7 +17,7 @@
 namespace bypass::socket {
 
 /// The result of rules and routes for a socket. kFail: a rule forbids it (the call fails with EACCES). kRelay: the port
-/// is another family's, which has left a relay for this process (runtime/family/relay.h).
+/// is another family's, which has left a relay for this process (runtime/family/pump/relay.h).
 enum class Decision : std::uint8_t { kKernel, kBypass, kFail, kRelay };
 
 /// No member is ever null.

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
-#include "preload/calls/credentials.h"
-#include "preload/calls/filter.h"
-#include "preload/calls/process.h"
+#include "preload/calls/process/credentials.h"
+#include "preload/calls/process/filter.h"
+#include "preload/calls/process/process.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"

@@ -10,7 +10,7 @@
 #include "os/log/log.h"
 #include "os/own/own_work.h"
 #include "runtime/crash/crash.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"

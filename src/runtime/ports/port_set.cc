@@ -12,7 +12,7 @@
 #include "os/log/log.h"
 #include "os/log/run_dir.h"
 #include "os/own/own_work.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
 #include "runtime/ports/plugin.h"

@@ -13,7 +13,7 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/ports/port_set.h"
 #include "runtime/ports/ports_lock.h"
 #include "runtime/undisturbed.h"

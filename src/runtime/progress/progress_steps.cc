@@ -5,7 +5,7 @@
 
 #include "fastpath/link/peer_links.h"
 #include "os/kernel.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/progress/progress.h"
 #include "socket/api.h"
 #include "socket/family/kin.h"

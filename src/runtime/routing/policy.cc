@@ -15,7 +15,7 @@
 #include "os/log/log.h"
 #include "os/net/address.h"
 #include "os/own/in_handler.h"
-#include "runtime/family/relay_process.h"
+#include "runtime/family/pump/relay_process.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/ports/open_ports.h"

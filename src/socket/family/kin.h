@@ -34,10 +34,11 @@ void end_fork_in_child(const Fork& fork);
 /// Called before exec, and at the end: this process gives up all references. Objects without any other reference end as
 /// by close(). Lock held.
 void leave_family(Guard& guard);
-/// Called in a copy of the arena that only this process has (runtime/family/privilege.h): removes what only others
-/// referred to, and tells nobody. Lock held.
+/// Called in a copy of the arena that only this process has (runtime/family/rights/privilege.h): removes what only
+/// others referred to, and tells nobody. Lock held.
 void forget_kin(Guard& guard);
-/// Called in an arena to which others have gone on before, with a slot of its own there (runtime/family/driver.h).
+/// Called in an arena to which others have gone on before, with a slot of its own there
+/// (runtime/family/rights/driver.h).
 void enter_arena();
 /// Called before that, in the arena that is left: whether other processes have the object, too.
 [[nodiscard]] bool is_shared_with_kin(const File& file);
@@ -64,8 +65,8 @@ void call_kin();
 [[nodiscard]] bool is_wire_needed(const Guard& guard);
 /// Whether other processes share the shard.
 [[nodiscard]] bool has_kin();
-/// Calls the family's driver, if it has one (runtime/family/driver.h): a member has gone, or has closed a listener, or
-/// a wire asks for rights. Lock held.
+/// Calls the family's driver, if it has one (runtime/family/rights/driver.h): a member has gone, or has closed a
+/// listener, or a wire asks for rights. Lock held.
 void call_driver();
 /// … and waits until the driver has looked, a second at most. Then everything has ended that no process has any more.
 /// False: no driver serves the family. Called without the lock.

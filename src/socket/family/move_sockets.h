@@ -1,5 +1,5 @@
 // MoveSockets: moves listeners and bound datagram sockets on the wire from the arena that a process leaves to the arena
-// of the others with its new rights (runtime/family/privilege.h).
+// of the others with its new rights (runtime/family/rights/privilege.h).
 //
 // In both arenas the kernel's socket beneath its numbers identifies such a socket. In between the process has no arena,
 // so it notes what is needed in its own memory.

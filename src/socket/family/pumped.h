@@ -1,5 +1,5 @@
 // Pumped: connections that a process of ours carries between the stack and a kernel's socket. Processes that may not
-// share the arena go on with the kernel's socket (runtime/family/pump_process.h).
+// share the arena go on with the kernel's socket (runtime/family/pump/pump_process.h).
 //
 // The connection moves to a new object, which only the pump has. Processes that have a number for the connection keep
 // the old object. It says where the kernel's socket is, which takes the number's place at the next call

@@ -73,9 +73,9 @@ struct Wires {
   std::atomic<std::uint32_t> guarded_by;  // the Handovers' id with which the owner keeps its flows; 0: none
   std::uint32_t handovers;                // how many were made
   std::atomic<bool>
-      lent;  // to a family of fewer rights (runtime/family/spare.h): nobody opens the ports here meanwhile
-  // For a family to which ports are lent: the processes that make a driver for it (runtime/family/driver.h), while one
-  // of them lives
+      lent;  // to a family of fewer rights (runtime/family/rights/spare.h): nobody opens the ports here meanwhile
+  // For a family to which ports are lent: the processes that make a driver for it (runtime/family/rights/driver.h),
+  // while one of them lives
   Maker keeper, heir;
   std::atomic<std::uint32_t> driver_calls;   // … a futex: changes when the driver has something to look at
   std::atomic<std::uint32_t> driver_looked;  // … a futex: the value of `driver_calls` before the driver's last look

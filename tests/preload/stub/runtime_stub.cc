@@ -11,8 +11,8 @@
 #include "observe/reasons.h"
 #include "preload/stub/stub.h"
 #include "runtime/crash/crash.h"
-#include "runtime/family/privilege.h"
-#include "runtime/family/pump_process.h"
+#include "runtime/family/pump/pump_process.h"
+#include "runtime/family/rights/privilege.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {

@@ -1,4 +1,4 @@
-#include "runtime/family/family_process.h"
+#include "runtime/family/pump/family_process.h"
 
 #include <poll.h>
 #include <sys/socket.h>

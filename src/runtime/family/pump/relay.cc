@@ -1,4 +1,4 @@
-#include "runtime/family/relay.h"
+#include "runtime/family/pump/relay.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,14 +14,14 @@
 #include <span>
 #include <utility>
 
-#include "fastpath/shm/directory.h"
+#include "fastpath/shm/rendezvous/directory.h"
 #include "os/kernel.h"
 #include "os/log/log.h"
 #include "os/net/address.h"
 #include "os/os.h"
 #include "os/pump_name.h"
-#include "runtime/family/family_process.h"
-#include "runtime/family/pump_process.h"
+#include "runtime/family/pump/family_process.h"
+#include "runtime/family/pump/pump_process.h"
 #include "socket/policy.h"
 
 namespace bypass::runtime {

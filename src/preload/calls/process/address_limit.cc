@@ -1,7 +1,7 @@
 // Some programs limit their address space while they run (vsftpd, Java launchers, program judges), and the arena's
 // reservation counts. Under a limit below it each mmap() of the program would fail. So the kernel gets a limit that is
 // larger by what the library uses, and the program sees its own limit.
-#include "preload/calls/address_limit.h"
+#include "preload/calls/process/address_limit.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "runtime/family/driver.h"
+#include "runtime/family/rights/driver.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,10 +22,10 @@
 #include "os/os.h"
 #include "os/own/own_descriptors.h"
 #include "runtime/family/arena.h"
-#include "runtime/family/hand_back.h"
 #include "runtime/family/heirs.h"
 #include "runtime/family/own_process.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/hand_back.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process_graph.h"

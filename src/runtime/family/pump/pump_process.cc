@@ -1,4 +1,4 @@
-#include "runtime/family/pump_process.h"
+#include "runtime/family/pump/pump_process.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -16,8 +16,8 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
-#include "runtime/family/family_process.h"
-#include "runtime/family/pump.h"
+#include "runtime/family/pump/family_process.h"
+#include "runtime/family/pump/pump.h"
 #include "runtime/family/standing.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"

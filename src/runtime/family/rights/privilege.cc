@@ -1,4 +1,4 @@
-#include "runtime/family/privilege.h"
+#include "runtime/family/rights/privilege.h"
 
 #include <limits.h>
 #include <sys/socket.h>
@@ -10,10 +10,10 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
-#include "runtime/family/pump_process.h"
-#include "runtime/family/relay_process.h"
-#include "runtime/family/spare.h"
-#include "runtime/family/turn.h"
+#include "runtime/family/pump/pump_process.h"
+#include "runtime/family/pump/relay_process.h"
+#include "runtime/family/rights/spare.h"
+#include "runtime/family/rights/turn.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"

@@ -1,4 +1,4 @@
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 
 #include <errno.h>
 #include <fcntl.h>

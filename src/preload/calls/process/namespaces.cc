@@ -5,7 +5,7 @@
 #include <sched.h>
 
 #include "preload/acceleration.h"
-#include "preload/calls/credentials.h"
+#include "preload/calls/process/credentials.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/family/relay_request.h"
+#include "runtime/family/pump/relay_request.h"
 #include "socket/api.h"
 #include "stack/address.h"
 

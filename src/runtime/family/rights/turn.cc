@@ -1,4 +1,4 @@
-#include "runtime/family/turn.h"
+#include "runtime/family/rights/turn.h"
 
 #include <limits.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/family/relay_process.h"
+#include "runtime/family/pump/relay_process.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -13,8 +13,8 @@
 #include "os/log/log.h"
 #include "os/os.h"
 #include "os/own/own_descriptors.h"
-#include "runtime/family/family_process.h"
-#include "runtime/family/relay.h"
+#include "runtime/family/pump/family_process.h"
+#include "runtime/family/pump/relay.h"
 #include "runtime/host.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"

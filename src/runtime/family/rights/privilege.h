@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/family/driver.h"
+#include "runtime/family/rights/driver.h"
 #include "runtime/family/standing.h"
 
 namespace bypass::socket {

@@ -1,4 +1,4 @@
-#include "preload/calls/filter_program.h"
+#include "preload/calls/process/filter_program.h"
 
 #include <array>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "preload/calls/signals.h"
+#include "preload/calls/process/signals.h"
 
 #include <errno.h>
 #include <pthread.h>

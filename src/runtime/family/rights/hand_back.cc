@@ -1,10 +1,10 @@
-#include "runtime/family/hand_back.h"
+#include "runtime/family/rights/hand_back.h"
 
 #include <atomic>
 #include <cstdint>
 
 #include "os/log/log.h"
-#include "runtime/family/spare.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
 #include "socket/family/kin.h"

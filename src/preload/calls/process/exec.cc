@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
-#include "preload/calls/process.h"
+#include "preload/calls/process/process.h"
 #include "preload/escape.h"
 #include "preload/fd_table.h"
 #include "preload/straight.h"

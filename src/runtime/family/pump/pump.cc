@@ -1,4 +1,4 @@
-#include "runtime/family/pump.h"
+#include "runtime/family/pump/pump.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -2,7 +2,7 @@
 // If it kills only the thread, the library's threads would keep the process alive. So before such a filter everything
 // goes to the kernel for good. The same happens before a filter that answers a call of ours with an errno, which we
 // could not handle. Other filters change nothing.
-#include "preload/calls/filter.h"
+#include "preload/calls/process/filter.h"
 
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -21,8 +21,8 @@
 #include "os/os.h"
 #include "os/own/own_calls.h"
 #include "preload/acceleration.h"
-#include "preload/calls/filter_program.h"
-#include "preload/calls/signals.h"
+#include "preload/calls/process/filter_program.h"
+#include "preload/calls/process/signals.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"

@@ -1,6 +1,6 @@
 // setuid() and related calls, and capset(): before a process gives up rights, it leaves the memory that it shares with
-// processes that keep them (runtime/family/privilege.h).
-#include "preload/calls/credentials.h"
+// processes that keep them (runtime/family/rights/privilege.h).
+#include "preload/calls/process/credentials.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -10,13 +10,13 @@
 
 #include "os/program_memory.h"
 #include "preload/acceleration.h"
-#include "preload/calls/filter.h"
+#include "preload/calls/process/filter.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
-#include "runtime/family/privilege.h"
+#include "runtime/family/rights/privilege.h"
 #include "runtime/family/standing.h"
 #include "runtime/process.h"
 #include "runtime/undisturbed.h"
