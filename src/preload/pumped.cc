@@ -317,6 +317,14 @@ void keep(const Kept& kept) {
   (before != nullptr ? *before : g_kept[g_kept_count++ % kMostKept]) = kept;
 }
 
+constexpr int kAttempt = -1;  // in place of an option's level
+
+void keep_news(const socket::PumpName& attempt, bool expected) {
+  Kept kept{attempt, kAttempt, 0, 1, {}};
+  kept.value[0] = std::byte{expected};
+  keep(kept);
+}
+
 /// A socket of the kind that the program takes it for. None under a filter that may end the process for it.
 class Stranger {
  public:
@@ -464,6 +472,17 @@ int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) 
   const long r = socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
   if (r < 0) errno = static_cast<int>(-r);
   return r < 0 ? -1 : 0;
+}
+
+void expect_news(const socket::PumpName& attempt) {
+  keep_news(attempt, true);
+}
+
+bool take_news(const socket::PumpName& attempt) {
+  const auto kept = load_kept(attempt, kAttempt, 0);
+  const bool expected = kept.has_value() && kept->value[0] == std::byte{1};
+  if (expected) keep_news(attempt, false);
+  return expected;
 }
 
 bool has_pump_beneath(int fd) {

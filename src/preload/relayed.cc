@@ -97,6 +97,13 @@ long await_attempt(int fd) {
   }
 }
 
+/// The result of an attempt that has ended, or has not. The program knows of a connection from here on.
+long connected(int fd, long result) {
+  const auto attempt = result == 0 ? stand_in_name(fd) : std::nullopt;
+  if (attempt.has_value()) (void)take_news(*attempt);
+  return result;
+}
+
 /// Reads one connection's end. -1: there is none, and errno says why.
 int receive_end(int fd) {
   char word = 0;
@@ -154,7 +161,13 @@ long connect_by_relay(const Use& use, int fd, const sockaddr* address, socklen_t
   if (end < 0) return end;
   const long r = put_there(use, fd, end);
   if (r != 0) return r;
-  return waits ? await_attempt(fd) : -EINPROGRESS;
+  if (const auto attempt = stand_in_name(fd)) expect_news(*attempt);
+  return waits ? connected(fd, await_attempt(fd)) : -EINPROGRESS;
+}
+
+bool bind_after_relay() {
+  const KeepErrno keep;
+  return !is_filtered() && runtime::await_relays_look();
 }
 
 int accept_relayed(int fd, sockaddr* address, socklen_t* length, int flags) {
@@ -193,13 +206,13 @@ int connect_relayed(int fd) {
   const short now = os::poll_now(fd, POLLOUT);
   const bool begins = name->end == PumpName::End::kPrograms && (now & (POLLOUT | POLLERR | POLLHUP)) == 0;
   const bool blocks = (real.fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
-  if (begins && blocks) {
-    const long r = await_attempt(fd);
-    errno = r < 0 ? static_cast<int>(-r) : saved;
-    return r < 0 ? -1 : 0;
-  }
-  const long failed = begins ? -EALREADY : result_of(fd);
-  return errno = failed != 0 ? static_cast<int>(-failed) : EISCONN, -1;
+  long r = begins ? -EALREADY : result_of(fd);
+  if (begins && blocks)
+    r = connected(fd, await_attempt(fd));
+  else if (r == 0 && !take_news(*name))
+    r = -EISCONN;
+  errno = r < 0 ? static_cast<int>(-r) : saved;
+  return r < 0 ? -1 : 0;
 }
 
 }  // namespace bypass::preload

@@ -14,6 +14,10 @@ namespace bypass::preload {
 long listen_by_relay(const Use& use, int fd, int backlog);
 long connect_by_relay(const Use& use, int fd, const sockaddr* address, socklen_t length);
 
+/// The kernel has found an address in use. Returns whether a relay may have had it for a socket that is closed, and has
+/// it no more.
+bool bind_after_relay();
+
 // The kernel has answered EINVAL for a number of the kernel's, which may be such a Unix socket. Each returns the call's
 // result, with errno set; -1 with EINVAL where it is another socket.
 int accept_relayed(int fd, sockaddr* address, socklen_t* length, int flags);

@@ -34,6 +34,23 @@ TEST(PumpName, OfIpv6_IsReadAgain) {
   EXPECT_EQ(read_pump_name(name, length), six);
 }
 
+TEST(PumpName, OfARelaysEnd_HasTheError) {
+  PumpName failed = kName;
+  failed.end = PumpName::End::kFailed;
+  failed.error = 111;
+  sockaddr_un name;
+  const socklen_t length = write_pump_name(failed, name);
+  EXPECT_EQ(read_pump_name(name, length), failed);
+  EXPECT_EQ(connect_error(kName, failed), 111);
+  EXPECT_FALSE(are_ends(kName, failed));
+  failed.serial++;
+  EXPECT_EQ(connect_error(kName, failed), 0) << "another pair's";
+  PumpName listener = kName;
+  listener.end = PumpName::End::kListener;
+  write_pump_name(listener, name);
+  EXPECT_EQ(read_pump_name(name, length), listener);
+}
+
 TEST(PumpName, OfTwoSerials_IsAnotherAddress) {
   sockaddr_un one, other;
   PumpName another = kName;

@@ -49,6 +49,7 @@ BYPASS_EXPORT(int, bind, (int fd, const sockaddr* address, socklen_t length)) {
   const GivenName name(address, length);
   if (!name) return -1;
   long result = socket::bind(*use, fd, name.get(), length);
+  if (result == -EADDRINUSE && bind_after_relay()) result = socket::bind(*use, fd, name.get(), length);
   drop_if_decided(use, fd);
   return static_cast<int>(use.finish(result));
 }

@@ -12,6 +12,7 @@
 #include "preload/stub/stub.h"
 #include "runtime/crash/crash.h"
 #include "runtime/family/pump/pump_process.h"
+#include "runtime/family/pump/relay_process.h"
 #include "runtime/family/rights/privilege.h"
 #include "runtime/process.h"
 
@@ -74,7 +75,7 @@ bool has_one_thread() {
 RightsChange begin_change(const Standing&, PumpNumbers) {
   return {};
 }
-const char* begin_pumping(socket::File&) {
+const char* begin_pumping(socket::File&, int*) {
   return "no pump";
 }
 void report_unpumped(const char*) {}
@@ -82,6 +83,15 @@ void pump_before_passing(int, void (*)(int)) {}
 void pump_before_exec(void (*)()) {}
 int fetch_pumped(socket::File&) {
   return -1;
+}
+int ask_to_listen(int, int) {
+  return -1;
+}
+int ask_to_connect(int, const Endpoint&) {
+  return -1;
+}
+bool await_relays_look() {
+  return false;
 }
 void record_why(int, unsigned, const Endpoint&, const char*) {}
 void note_socket(const socket::File&, int) {}

@@ -241,6 +241,7 @@ void Relay::hear_requests() {
   for (int i = 0; i < kAtOnce && control_ >= 0; i++) {
     Asked asked;
     if (!take_request(asked)) return;
+    drop_left_listeners();  // what the asker has closed is closed for what it asks next
     if (asked.answer >= 0) serve(asked);
     close_if_open(asked.kernels);
     close_if_open(asked.answer);
@@ -408,20 +409,39 @@ void Relay::wait() {
   (void)socket::poll(items, Duration{-1}, nullptr);
 }
 
+namespace {
+
+template <typename Place>
+bool is_left(const Place& place) {
+  return (os::poll_now(place.ours, 0) & POLLHUP) != 0;
+}
+
+template <typename Place>
+void end(Place& place) {
+  forget(place.file, place.kernels);
+  for (int* const fd : {&place.kernels, &place.ours, &place.unsent}) close_if_open(*fd);
+}
+
+}  // namespace
+
+void Relay::drop_left_listeners() {
+  std::erase_if(listeners_, [](Place& listener) {
+    if (!is_left(listener)) return false;
+    end(listener);
+    return true;
+  });
+}
+
 void Relay::run() {
-  const auto is_left = [](const Place& place) { return (os::poll_now(place.ours, 0) & POLLHUP) != 0; };
   while (!is_over()) {
     wait();
     forget_ended_pumps();
     if (control_ >= 0) hear_requests();
+    drop_left_listeners();
     std::erase_if(listeners_, [&](Place& listener) {
-      bool lives = !is_left(listener);
-      if (lives && listener.unsent >= 0) lives = deliver(listener);
-      if (lives) lives = accept(listener);
-      if (lives) return false;
-      forget(listener.file, listener.kernels);
-      for (int* const fd : {&listener.kernels, &listener.ours, &listener.unsent}) close_if_open(*fd);
-      return true;
+      const bool lives = (listener.unsent < 0 || deliver(listener)) && accept(listener);
+      if (!lives) end(listener);
+      return !lives;
     });
     std::erase_if(attempts_, [&](Place& attempt) { return finish(attempt, is_left(attempt)); });
   }

@@ -62,6 +62,7 @@ class Relay {
   };
 
   void hear_requests();
+  void drop_left_listeners();
   [[nodiscard]] bool take_request(Asked& asked);
   void serve(Asked& asked);
   /// The errno for the asker. 0: `programs` is the program's end, and the socket of the kernel's has been taken over.

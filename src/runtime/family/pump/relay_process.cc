@@ -151,6 +151,16 @@ int ask_to_listen(int fd, int backlog) {
   return ask(request, fd, EADDRNOTAVAIL);
 }
 
+bool await_relays_look() {
+  const int fd = g_relay < 0 ? -1 : socket::kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  RelayRequest request;
+  request.kind = RelayRequest::kLook;
+  (void)ask(request, fd, ESRCH);
+  os::close(fd);
+  return true;
+}
+
 int ask_to_connect(int fd, const Endpoint& remote) {
   RelayRequest request;
   request.kind = RelayRequest::kConnect;

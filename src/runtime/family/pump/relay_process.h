@@ -26,5 +26,7 @@ void show_relay();
 /// descriptor of the program's end, or a negative errno. The relay has 10 s to answer.
 [[nodiscard]] int ask_to_listen(int fd, int backlog);
 [[nodiscard]] int ask_to_connect(int fd, const Endpoint& remote);
+/// Waits until the relay has ended what this process has closed. False: there is no relay.
+bool await_relays_look();
 
 }  // namespace bypass::runtime

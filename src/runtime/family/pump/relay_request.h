@@ -12,7 +12,8 @@
 namespace bypass::runtime {
 
 struct RelayRequest {
-  enum Kind : std::uint32_t { kListen = 1, kConnect = 2 };
+  /// kLook: the answer, EINVAL, comes when the relay has ended what the asker had closed before.
+  enum Kind : std::uint32_t { kListen = 1, kConnect = 2, kLook = 3 };
   std::uint32_t kind = 0;
   std::uint32_t backlog = 0;                         // of kListen
   std::array<std::uint8_t, 16> remote_address = {};  // of kConnect, as in IpAddress
