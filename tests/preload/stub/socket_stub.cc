@@ -100,6 +100,7 @@ FileKind kind(const File& file) {
 
 // Option 4711 of SOL_SOCKET decides for the kernel: the shadow serves from then on.
 void number_closes(File&, int) {}
+void give_number_to_kernel(File&) {}
 bool decided_for_kernel(const File& file) {
   return file.shadowed;
 }
