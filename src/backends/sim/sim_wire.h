@@ -82,6 +82,11 @@ class SimPort final : public Port {
   [[nodiscard]] PortStats stats() const override;
 
   void set_link(LinkState link) { link_ = link; }
+  /// The device is taken away, or is back.
+  void set_gone(bool on) {
+    stats_.gone = on;
+    link_ = on ? LinkState::kDown : LinkState::kUp;
+  }
   /// How many buffers are out. A test ends with 0 if nothing leaks.
   [[nodiscard]] std::size_t buffers_out() const { return slots_.size() - free_.size(); }
   [[nodiscard]] std::size_t index() const { return index_; }

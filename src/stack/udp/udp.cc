@@ -9,6 +9,7 @@
 #include "stack/frame/wire.h"
 #include "stack/ip/fragment_writer.h"
 #include "stack/ip/ipv4.h"
+#include "stack/ip/lost_device.h"
 #include "stack/ip/network_impl.h"
 #include "stack/memory/arena_packet.h"
 #include "stack/udp/udp_impl.h"
@@ -130,6 +131,7 @@ Result<bool> Engine::Impl::route(Context& ctx, Binding& binding, const IpAddress
       path.mtu = static_cast<std::uint16_t>(std::min<std::uint32_t>(path.mtu, binding.narrow_mtu));
   }
   if (path.neighbour == Path::kGroup && !remote.is_multicast() && !options.broadcast) return Error::kAccess;
+  if (leads_nowhere(ctx, path)) return Error::kNetUnreachable;
   path.tos = options.tos;
   path.ttl = options.ttl;
   const std::uint16_t fragment = options.dont_fragment ? wire::kDontFragment : std::uint16_t{0};

@@ -151,6 +151,16 @@ TEST_F(UdpPair, NowhereToSend_IsSaid) {
   EXPECT_EQ(a.udp().send(a.ctx(), *at_a, {b.address(), 7}, ip("10.9.0.77"), {}, {}).error(), Error::kNoRoute);
 }
 
+// As on Linux, where the routes of an interface go with it. A socket's own address is reached all the same.
+TEST_F(UdpPair, ThroughADeviceThatHasGone_IsUnreachable) {
+  ASSERT_TRUE(send(a, *at_a, {b.address(), 7}, "x").ok());
+  a.port().set_gone(true);
+  EXPECT_EQ(send(a, *at_a, {b.address(), 7}, "x").error(), Error::kNetUnreachable);
+  EXPECT_TRUE(send(a, *at_a, {a.address(), 7}, "own").ok());
+  a.port().set_gone(false);
+  EXPECT_TRUE(send(a, *at_a, {b.address(), 7}, "x").ok());
+}
+
 TEST_F(UdpPair, TosAndTtl_TravelWithEachDatagram) {
   ASSERT_TRUE(send(a, *at_a, {b.address(), 7}, "x", {.tos = 0x20, .ttl = 9}).ok());
   ASSERT_TRUE(send(a, *at_a, {b.address(), 7}, "y", {.tos = 0, .ttl = 64}).ok());

@@ -61,6 +61,20 @@ TEST(PassiveOpen, ResetInSynReceived_ReturnsToListen) {
   s.inject(seg().syn().seq(0)).expect(seg().syn().ack(1));
 }
 
+// As on Linux, where the routes of an interface go with it. A connection that is there goes on when the device is back.
+TEST(ActiveOpen, ThroughADeviceThatHasGone_IsUnreachable) {
+  Script s;
+  s.establish();
+  s.host().port().set_gone(true);
+  const auto refused = s.engine().connect(s.ctx(), {}, {ip("10.9.0.2"), 80}, {}, &s);
+  EXPECT_EQ(refused.error(), Error::kNetUnreachable);
+  EXPECT_EQ(s.connections(), 1U);
+  s.host().port().set_gone(false);
+  s.write(10).expect(seg().seq(1).len(10));
+  EXPECT_TRUE(s.engine().connect(s.ctx(), {}, {ip("10.9.0.2"), 80}, {}, &s).ok());
+  s.ignore_all();
+}
+
 TEST(ActiveOpen, Handshake_Establishes) {
   Script s;
   s.connect().expect(seg().syn().seq(0).mss(1460).sack_ok());

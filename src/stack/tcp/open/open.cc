@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "stack/ip/lost_device.h"
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/input/receive_window.h"
 #include "stack/tcp/output/output.h"
@@ -183,6 +184,7 @@ Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, co
   const auto route = env.core.network.resolve(local.address, remote.address, path);
   if (!route.ok()) return route.error();
   if (path.neighbour == Path::kGroup) return Error::kNetUnreachable;  // a subnet's broadcast address
+  if (leads_nowhere(env.ctx, path)) return Error::kNetUnreachable;
   const auto choice = source_port(env, path, local, remote);
   if (!choice.ok()) return choice.error();
   std::optional<SeqNum> last;
