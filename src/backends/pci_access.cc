@@ -63,6 +63,14 @@ bool has_capability(unsigned capability) {
   return syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & CAP_TO_MASK(capability)) != 0;
 }
 
+// modprobe(8) loads the module behind vfio (a soft dependency), insmod and busybox do not. Newer kernels can do
+// without, by iommufd. A module that is built in has its folder, too.
+bool lacks_iommu_module(const PciCard& card, const std::string& root) {
+  const auto has = [&](const char* module) { return access((root + "/sys/module/" + module).c_str(), F_OK) == 0; };
+  const bool by_vfio = card.uio.empty() && !card.is_without_iommu && has("vfio");
+  return by_vfio && !has("vfio_iommu_type1") && !has("iommufd");
+}
+
 }  // namespace
 
 bool may_see_physical_addresses() {
@@ -112,6 +120,9 @@ std::string access_problem(const PciCard& card, bool& busy, const std::string& r
   busy = !holder.empty();
   if (busy) return holder + " has the card (" + file + "); accepted is another card, or that process ended";
   const int error = error_of_opening(root + file);
+  if ((error == 0 || error == EBUSY) && lacks_iommu_module(card, root))
+    return "the kernel's module vfio_iommu_type1 is not loaded, by which vfio-pci reaches the IOMMU; this loads it, as "
+           "root: modprobe vfio_iommu_type1";
   if (error == 0 || error == EBUSY) return "";
   if (error == ENOENT && card.uio.empty())
     return file + " is not there; a container needs it and /dev/vfio/vfio (docker run --device " + file +

@@ -380,6 +380,20 @@ TEST(PciAccess, OfACardThatNobodyHasNothingIsSaid) {
   EXPECT_FALSE(busy);
 }
 
+TEST(PciAccess, TheModuleOfTheIommuIsMissing) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/dev/vfio/14", "");
+  tree.folder("/sys/module/vfio");
+  bool busy = false;
+  EXPECT_EQ(
+      access_problem(read_pci_card(kCard, tree.root()), busy, tree.root()),
+      "the kernel's module vfio_iommu_type1 is not loaded, by which vfio-pci reaches the IOMMU; this loads it, as "
+      "root: modprobe vfio_iommu_type1");
+  tree.folder("/sys/module/vfio_iommu_type1");
+  EXPECT_EQ(access_problem(read_pci_card(kCard, tree.root()), busy, tree.root()), "");
+}
+
 TEST(PciAccess, AnotherProcessHasIt) {
   bool busy = false;
   EXPECT_EQ(access_text(refuse<EBUSY>, busy),
