@@ -108,6 +108,15 @@ class Card:
     def set_link(self, on):
         self.machine.monitor(f"set_link card0 {'on' if on else 'off'}")
 
+    def wake_ups(self, name, seconds=5):
+        """How often a second the library's threads of a program wake by themselves or are woken: a number that does not
+        depend on how fast the guest is."""
+        count = (f"for t in /proc/$(cat /tmp/{name}.pid)/task/*; do grep -qE '^(bypass|eal)' $t/comm && "
+                 "awk '/^voluntary/ {print $2}' $t/status; done | awk '{n += $1} END {print n}'")
+        before = int(self.machine.do(count))
+        self.machine.do(f"sleep {seconds}")
+        return (int(self.machine.do(count)) - before) / seconds
+
     def idle_cpu(self, name, seconds=2):
         """Of a sleeping program in the guest: percent of a core."""
         used = f"awk '{{print $14 + $15}}' /proc/$(cat /tmp/{name}.pid)/stat"  # of all its threads

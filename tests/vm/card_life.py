@@ -1,5 +1,6 @@
-"""What happens to a card while a program has it: its link, its removal, frames that it does not take."""
+"""What happens to a card while a program has it: its link, its removal, its addresses, frames of other lengths."""
 from card import BULK, REDIS, Card, long_form
+from machine import GUEST
 from harness import check, run_named
 
 CASES = {}
@@ -64,6 +65,30 @@ def unbound(guest):
     guest.bind()
     guest.await_logged("redis", "the card is back")
     guest.ask("trips", REDIS, 3, 0.1)
+
+
+JUMBO, OPTIONS = 9000, 12  # of TCP: the time stamps
+HEADERS = 40
+
+
+@case("e1000e", "vmxnet3", "virtio")
+def jumbo(guest):
+    """BYPASS_MTU=9000: segments are that long both ways, and a value's bytes are whole."""
+    guest.machine.set_mtu("tap0", JUMBO)
+    guest.start_redis(before=f"BYPASS_MTU={JUMBO}")
+    mss = guest.ask("mss", REDIS)["mss"]
+    check(JUMBO - HEADERS - OPTIONS <= mss <= JUMBO - HEADERS, f"a segment has {mss} bytes")
+    check(guest.ask("store", REDIS, BULK)["same"], "the value came back as another one")
+
+
+@case("e1000e", "vmxnet3", "virtio")
+def own_mac(guest):
+    """BYPASS_MAC: the card takes frames to that address, and sends with it."""
+    address = "52:54:00:aa:bb:cc"
+    guest.start_redis(before=f"BYPASS_MAC={address}")
+    check(guest.ask("store", REDIS, BULK)["same"], "the value came back as another one")
+    told = guest.machine.run("outside", "/usr/sbin/ip", "neigh", "show", GUEST).decode()
+    check(address in told, f"the neighbour is {told}")
 
 
 if __name__ == "__main__":

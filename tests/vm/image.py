@@ -186,15 +186,18 @@ def ready():
     return folder
 
 
-def overlay(path, programs, **texts):
-    """A second archive, unpacked over the first one: this build's files (by their place in the guest) and texts."""
+def overlay(path, built, programs=(), **texts):
+    """A second archive, unpacked over the first one: this build's files (by their place in the guest), files of this
+    machine's, and texts."""
     out = io.BytesIO()
     archive = Archive(out)
     with tempfile.TemporaryDirectory() as work:
-        for file, name in programs:
+        for file, name in built:
             stripped = os.path.join(work, "stripped")
             subprocess.run(["strip", "-g", "-o", stripped, file], check=True)
             archive.program(file, name, read(stripped))
+    for file in programs:
+        archive.program(file)
     for name, text in texts.items():
         archive.file(name, text.encode(), 0o644)
     archive.end()

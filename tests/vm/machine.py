@@ -26,15 +26,15 @@ CARDS = {
 }
 
 
-def made(path, **texts):
-    """The image and this build's files, as one; returns the kernel beside it."""
+def made(path, programs=(), **texts):
+    """The image, this build's files, and files of this machine's, as one; returns the kernel beside it."""
     try:
         folder = image.ready()
     except image.Missing as reason:
         raise Skip(str(reason)) from None
     built = [(os.path.join(BUILD, name), f"b/{os.path.basename(name)}") for name in LIBRARIES + PROGRAMS
              if os.path.exists(os.path.join(BUILD, name))]
-    image.overlay(path, built, **texts)
+    image.overlay(path, built, programs, **texts)
     with open(path, "rb") as file:
         over = file.read()
     with open(path, "wb") as out:
@@ -65,6 +65,7 @@ def tap_card(card, number=0, slot=False):
 
 class Machine(Namespaces):
     """A guest. The role `outside` is where its cards' other ends are."""
+    programs = ()  # of this machine's that the guest has, too
 
     def __init__(self, devices, taps=1, iommu=True, memory=1024, before=None, resets=False):
         self.devices, self.taps, self.iommu, self.memory = devices, taps, iommu, memory
@@ -84,7 +85,7 @@ class Machine(Namespaces):
             ip("-n", name, "tuntap", "add", f"tap{number}", "mode", "tap")
             ip("-n", name, "addr", "add", f"10.66.{number}.9/24", "dev", f"tap{number}")
             ip("-n", name, "link", "set", f"tap{number}", "up")
-        kernel = made(self.path("root.cpio"))
+        kernel = made(self.path("root.cpio"), self.programs)
         if self.before is not None:
             self.before(self)
         words = command(kernel, self.path("root.cpio"), self.devices, self.iommu, memory=self.memory, resets=self.resets)
@@ -93,6 +94,12 @@ class Machine(Namespaces):
             "-serial", f"unix:{self.path('shell')},server=on,wait=off", "-monitor", f"unix:{self.path('monitor')},server=on,wait=off")
         self.shell = self.connect("shell")
         self.start_over()
+
+    def address_outside(self, prefix, tap="tap0"):
+        ip("-n", self.namespaces["outside"], "addr", "add", prefix, "dev", tap)
+
+    def set_mtu(self, tap, bytes_):
+        ip("-n", self.namespaces["outside"], "link", "set", tap, "mtu", str(bytes_))
 
     def start_over(self):
         """Until the guest is there: at first, and after a reset."""

@@ -4,6 +4,7 @@
     ask.py store ADDRESS PORT BYTES        redis takes a value and gives it back: MB/s each way, and whether it is the same
     ask.py fetch ADDRESS PORT PATH         a file by HTTP: its MD5, MB/s
     ask.py requests ADDRESS PORT PATH N    by HTTP, each on a connection of its own: how many a second, how many failed
+    ask.py mss ADDRESS PORT                bytes of a segment, as the connection has negotiated it
     ask.py wait ADDRESS PORT SECONDS       until somebody listens"""
 import hashlib
 import http.client
@@ -103,7 +104,14 @@ def wait(seconds):
             time.sleep(0.1)
 
 
+def mss():
+    with connect() as end:
+        return {"mss": end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)}
+
+
 def main():
+    if what == "mss":
+        return mss()
     if what == "trips":
         return trips(int(sys.argv[4]), float(sys.argv[5]))
     if what == "store":
