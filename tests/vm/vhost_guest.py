@@ -1,6 +1,7 @@
 """A guest's kernel in front of a vhost: port: redis on this machine under libbypass, its client the guest's TCP."""
 import os
 
+from card import long_form
 from machine import Machine
 from harness import LONG, check, run_named
 from veth_wire import Namespaces
@@ -16,10 +17,14 @@ def case(function):
 
 
 class Wired(Machine):
-    """A guest whose card is a vhost: port's. The role `ours` has redis on that port; `outside` has QEMU."""
+    """A guest whose card is a vhost: port's. The role `ours` has redis on that port; `outside` has QEMU. `device` are the
+    card's options; in a slot it can be pulled out."""
 
-    def __init__(self, device="virtio-net-pci"):
-        self.device = device
+    def __init__(self, device="", slot=False):
+        # QEMU 7.2 ends with SIGSEGV when a guest under TCG takes MSI-X interrupts of a vhost-user card: vectors=0.
+        self.card = ",".join(filter(None, ("virtio-net-pci", "netdev=n0", "vectors=0", "romfile=", "id=card0", device,
+                                           "bus=slot0" if slot else "")))
+        self.slot = slot
         super().__init__([], taps=0, iommu=False, before=lambda machine: machine.serve(), resets=True)
 
     def is_ours(self, role):
@@ -36,16 +41,40 @@ class Wired(Machine):
         self.port = f"vhost:{self.path('wire')}"
         self.redis = self.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--save", "",
                                 until="Ready to accept connections")
-        # QEMU 7.2 ends with SIGSEGV when a guest under TCG takes MSI-X interrupts of a vhost-user card: vectors=0.
+        slot = ["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"] if self.slot else []
         self.devices = ["-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on",
                         "-machine", "memory-backend=memory", "-chardev", f"socket,id=wire,path={self.path('wire')}",
-                        "-netdev", "vhost-user,id=n0,chardev=wire", "-device", f"{self.device},netdev=n0,vectors=0,romfile="]
+                        "-netdev", f"vhost-user,id=n0,chardev=wire", *slot, "-device", self.card]
         self.until(lambda: os.path.exists(self.path("wire")), "the port's socket")
 
     def connect_guest(self):
         self.do("load virtio_pci && load virtio_net")
-        self.do(f"ip addr add {GUEST}/24 dev eth0 && ip link set eth0 up")
+        self.until(self.is_there, "the guest's interface", 30)
+        self.do(f"ip addr add {GUEST}/24 dev eth0; ip link set eth0 up")
         self.do(f"for i in $(seq 100); do ping -c 1 -W 1 {OURS} >/dev/null && exit_ok=1 && break; done; [ \"$exit_ok\" = 1 ]", 120)
+
+    def start_load(self):
+        """Values go to redis without end."""
+        self.do("head -c 2000000 /dev/urandom >/tmp/load")
+        begun = self.carried()
+        self.do(f"back loading sh -c 'while redis-cli -h {OURS} -x set load </tmp/load; do :; done'")
+        self.until(lambda: self.carried() > begun + 1_000_000, "the load is on the wire", 120)
+
+    def carried(self):
+        return int(self.do("cat /sys/class/net/eth0/statistics/tx_bytes"))
+
+    def negotiated(self, bit):
+        """Whether the guest's driver and the port agreed on a feature (virtio 1.2, chapter 6)."""
+        return self.do("cat /sys/class/net/eth0/device/features").strip()[bit] == "1"
+
+    def is_there(self):
+        return self.run_in("[ -e /sys/class/net/eth0 ]")[0] == 0
+
+    def is_asked(self, count=BULK):
+        """The guest's kernel has the card, and a value's bytes are whole; redis has not ended."""
+        self.connect_guest()
+        self.store(count)
+        check(self.redis.poll() is None, "redis has ended")
 
     def store(self, count):
         """A value there and back."""
@@ -58,14 +87,63 @@ class Wired(Machine):
 def vhost_guest():
     """The guest's kernel asks redis, moves a value both ways, reboots, and does so again."""
     with Wired() as guest:
-        guest.connect_guest()
-        guest.store(BULK)
+        guest.is_asked()
         guest.monitor("system_reset")
         guest.start_over()
-        guest.connect_guest()
-        guest.store(BULK)
-        check(guest.redis.poll() is None, "redis has ended")
+        guest.is_asked()
 
+
+# Bits of virtio's features.
+INDIRECT, PACKED = 28, 34
+
+
+def vhost_guest_rings():
+    """Without indirect descriptors, and with the packed form of rings asked for: right, or not agreed on."""
+    long_form()
+    for device, bit in (("indirect_desc=off", INDIRECT), ("mrg_rxbuf=off", None), ("packed=on", PACKED)):
+        with Wired(device) as guest:
+            guest.is_asked()
+            print(device, "" if bit is None else f"feature {bit}: {guest.negotiated(bit)}")
+
+
+def vhost_guest_rebooted():
+    """The guest is reset under load."""
+    long_form()
+    with Wired() as guest:
+        guest.connect_guest()
+        guest.start_load()
+        guest.monitor("system_reset")
+        guest.start_over()
+        guest.is_asked()
+
+
+def vhost_guest_unplugged():
+    """The card is pulled out of the guest under load, and put back."""
+    long_form()
+    with Wired(slot=True) as guest:
+        guest.connect_guest()
+        guest.start_load()
+        guest.monitor("device_del card0")
+        guest.until(lambda: not guest.is_there(), "the guest's kernel has given the card back", 30)
+        # QEMU has the slot free a moment after the guest has let the card go.
+        guest.until(lambda: "rror" not in guest.monitor(f"device_add {guest.card}"), "QEMU adds the card", 30)
+        guest.is_asked()
+
+
+def vhost_guest_stopped():
+    """The machine is stopped under load, and goes on."""
+    long_form()
+    with Wired() as guest:
+        guest.connect_guest()
+        guest.start_load()
+        guest.monitor("stop")
+        guest.until(lambda: "paused" in guest.monitor("info status"), "the machine stands", 30)
+        guest.monitor("cont")
+        guest.is_asked()
+
+
+for each in (vhost_guest_rings, vhost_guest_rebooted, vhost_guest_unplugged, vhost_guest_stopped):
+    case(each)
 
 if __name__ == "__main__":
     run_named(CASES, "served")
