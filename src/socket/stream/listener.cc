@@ -109,7 +109,9 @@ long listen_first(Socket& socket, int fd, int backlog) {
     case Decision::kKernel:
       return listen_in_kernel(socket, fd, backlog);
     case Decision::kRelay:
-      return kRelayed;
+      if (socket.has(kFreeBound)) return kRelayed;
+      report_why(fd, observe::Reason::kPortUnavailable, "the kernel has the address, too, and listens there");
+      return listen_in_kernel(socket, fd, backlog);
     case Decision::kBypass:
       break;
   }

@@ -93,6 +93,7 @@ int ask_to_connect(int, const Endpoint&) {
 bool await_relays_look() {
   return false;
 }
+void drop_relay() {}
 void record_why(int, unsigned, const Endpoint&, const char*) {}
 void note_socket(const socket::File&, int) {}
 void give_back(socket::File&, int, const RightsChange&) {}

@@ -30,6 +30,7 @@
 #include "preload/symbols.h"
 #include "preload/uses.h"
 #include "preload/with_errno.h"
+#include "runtime/family/pump/relay_process.h"
 #include "runtime/process.h"
 #include "socket/api.h"
 
@@ -94,6 +95,9 @@ constexpr std::array kFetchEnds{Needed{SYS_capget},    Needed{SYS_capset},      
                                 Needed{SYS_close},     Needed{SYS_pidfd_getfd}, Needed{SYS_dup3},
                                 Needed{SYS_prlimit64}, Needed{SYS_fcntl},       Needed{SYS_rt_sigprocmask}};
 
+constexpr std::array kOpenConnections{Needed{SYS_socket, AF_INET, SOCK_STREAM}, Needed{SYS_bind}, Needed{SYS_listen},
+                                      Needed{SYS_connect}};
+
 /// Whether it has the kernel make each of these calls.
 bool allows(std::span<const sock_filter> program, std::span<const Needed> calls) {
   return !program.empty() && std::ranges::all_of(calls, [&](const Needed& call) {
@@ -129,6 +133,7 @@ void do_without(std::span<const sock_filter> program) {
   if (goes_straight()) return;
   const KeepErrno keep;
   if (!allows(program, kFetchEnds) && has_started()) forbid_pumps();
+  if (!allows(program, kOpenConnections)) runtime::drop_relay();
   if (!allows(program, kAskNames)) asks_no_names = true;
   if (!allows(program, kMakeSockets)) makes_no_sockets = true;
 }
@@ -161,11 +166,15 @@ bool may_make_sockets() {
 }
 
 bool concerns_filters(long number) {
-  return number == SYS_seccomp || number == SYS_prctl;
+  return number == SYS_seccomp || number == SYS_prctl || number == SYS_landlock_restrict_self;
 }
 
 void before_filter_call(long number, long a, long b, long c) {
   if (number == SYS_prctl && a != PR_SET_SECCOMP) return;
+  if (number == SYS_landlock_restrict_self) {  // they may forbid bind(2) and connect(2)
+    if (!goes_straight()) runtime::drop_relay();
+    return;
+  }
   const bool strict = number == SYS_prctl ? b == SECCOMP_MODE_STRICT : a == SECCOMP_SET_MODE_STRICT;
   const bool filter = number == SYS_prctl ? b == SECCOMP_MODE_FILTER : a == SECCOMP_SET_MODE_FILTER;
   if (!strict && !filter) return;

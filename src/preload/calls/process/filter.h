@@ -1,9 +1,9 @@
-// Filters of system calls (seccomp(2)) that a process installs for itself.
+// Filters of system calls (seccomp(2)), and rules (landlock(7)), that a process installs for itself.
 #pragma once
 
 namespace bypass::preload {
 
-/// Whether syscall(2) with this number may install a filter.
+/// Whether syscall(2) with this number may install a filter or rules.
 [[nodiscard]] bool concerns_filters(long number);
 void before_filter_call(long number, long a, long b, long c);
 

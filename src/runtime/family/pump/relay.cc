@@ -271,6 +271,9 @@ int Relay::listen(Asked& asked, const Bound& bound, int& programs) {
   SocketName name;
   (void)socket::write_name(bound.local, bound.domain, name);
   if (bound.local.port == 0 || bound.local.address.is_any()) return EADDRNOTAVAIL;
+  // Where the kernel has the address, a listener has a half in the kernel: accept(2) there is called with the family's
+  // lock held, on a socket that the asker may make blocking.
+  if (!is_free(bound.local, bound.domain)) return EADDRNOTAVAIL;
   const Decision decision = socket::policy.decide_listen(asked.kernels, SOCK_STREAM, &name.base);
   if (decision != Decision::kBypass) return decision == Decision::kFail ? EACCES : EADDRNOTAVAIL;
   Place place;

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include <array>
+#include <atomic>
 
 #include "os/kernel.h"
 #include "os/log/log.h"
@@ -27,7 +28,7 @@ namespace {
 constexpr timespec kPatience{10, 0};
 
 /// The socket by which this process asks. Below 0: it has no relay.
-int g_relay = -1;
+std::atomic<int> g_relay{-1};
 
 /// Whether new sockets of this process are in the network namespace of the family's ports.
 bool is_at_home() {
@@ -134,6 +135,14 @@ void begin_relay(Process& process) {
 
 bool has_relay() {
   return g_relay >= 0;
+}
+
+void drop_relay() {
+  const int fd = g_relay.exchange(-1);
+  if (fd < 0) return;
+  own_descriptor(fd, false);
+  os::close(fd);
+  BYPASS_LOG_INFO("new sockets are relayed no more: the process forbids itself some calls");
 }
 
 void hide_relay() {
