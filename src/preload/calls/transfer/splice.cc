@@ -8,7 +8,7 @@
 
 #include "os/own/cancellation.h"
 #include "os/program_memory.h"
-#include "preload/calls/transfer.h"
+#include "preload/calls/transfer/transfer.h"
 #include "preload/escape.h"
 #include "preload/pumped.h"
 #include "preload/restart.h"
