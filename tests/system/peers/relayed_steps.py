@@ -232,7 +232,7 @@ def hostile(client):
     kernels.bind(("127.0.0.1", 0))
     kernels.listen()
     say("listens", asked(relay, request(), kernels)[0], asked(relay, request(kind=2, to="127.0.0.1", port=9), bound(at=None))[0],
-        asked(relay, request(kind=2), bound(at=None))[0])
+        asked(relay, request(kind=2), bound(at=None))[0], asked(relay, request(kind=2, to=client.peer[0], port=9), bound(at="192.0.2.1"))[0])
     with bound() as first, open("/dev/null") as file:
         socket.send_fds(relay, [request()], [first.fileno()] + [file.fileno()] * 200)
         socket.send_fds(relay, [request()], [])

@@ -22,6 +22,7 @@
 #include "os/pump_name.h"
 #include "runtime/family/pump/family_process.h"
 #include "runtime/family/pump/pump_process.h"
+#include "runtime/process_graph.h"
 #include "socket/policy.h"
 
 namespace bypass::runtime {
@@ -75,6 +76,13 @@ bool is_fresh_stream(int fd) {
   socklen_t length = sizeof peer.storage;
   return option_of(fd, SO_TYPE) == SOCK_STREAM && option_of(fd, SO_PROTOCOL) == IPPROTO_TCP &&
          option_of(fd, SO_ACCEPTCONN) == 0 && kernel->getpeername(fd, &peer.base, &length) != 0;
+}
+
+/// Whether a connection may come from there: the kernel lets everybody bind to any address by IP_FREEBIND.
+bool is_the_ports(const IpAddress& address) {
+  socket::Shard& shard = process()->shard;
+  const socket::Guard guard(shard);
+  return shard.stack().network().is_local(address);
 }
 
 /// The object for a socket of the asker's; null: there is no memory.
@@ -302,6 +310,7 @@ int Relay::connect(Asked& asked, const Bound& bound, int& programs) {
   (void)socket::write_name(bound.local, bound.domain, name);
   const socklen_t length = socket::write_name(remote, bound.domain, peer);
   if (!remote.address.is_v4() || remote.address.is_any()) return EADDRNOTAVAIL;
+  if (!bound.local.address.is_any() && !is_the_ports(bound.local.address)) return EADDRNOTAVAIL;
   const Decision decision = socket::policy.decide_connect(asked.kernels, SOCK_STREAM,
                                                           bound.local.port != 0 ? &name.base : nullptr, &peer.base);
   if (decision != Decision::kBypass) return decision == Decision::kFail ? EACCES : ENETUNREACH;
