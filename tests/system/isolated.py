@@ -130,6 +130,7 @@ def goes(how):
 case("vsftpd", vsftpd(*DATA, trust="family"), "vhost", "veth")
 case("vsftpd_in_one_network", vsftpd(*DATA, trust="family", isolate_network="NO"), "veth")
 case("vsftpd_by_default", vsftpd(*DATA), "vhost", "veth")
+case("vsftpd_from_port_20", vsftpd(*DATA, connect_from_port_20="YES", chown_uploads="YES"), "veth")
 case("vsftpd_in_one_network_by_default", vsftpd(*DATA, isolate_network="NO"), "veth")
 for how in ("clone", "unshare", "forks", "passed"):
     case(how, goes(how), "vhost", "veth")
