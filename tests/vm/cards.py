@@ -39,6 +39,30 @@ def opened_again():
         guest.ask("trips", REDIS, 3, 0.1)
 
 
+# Wake-ups a second of the library's threads, with an interrupt that comes (docs/card.md).
+ASLEEP, BESIDE_TIMERS = 40, 80
+
+
+def idle(card, driver="vfio-pci"):
+    """What an idle program costs beyond itself: a server that sleeps on a connection, and redis with its ten timers a second.
+    The counts fall to this within seconds after the last frame."""
+    long_form()
+    with Card(card, driver) as guest:
+        guest.start_sleeper()
+        begun = guest.carried()
+        asking = guest.start_asking("trips", SLEEPER, 1, 30)
+        guest.machine.until(lambda: guest.carried() > begun, "the connection", 30)
+        seen = []
+        guest.machine.until(lambda: seen.append(guest.wake_ups("sleeper")) or seen[-1] <= ASLEEP, f"{ASLEEP} wake-ups a second", 50)
+        guest.answer(asking)
+        guest.start_redis()
+        guest.ask("trips", REDIS, 11, 0.1)
+        beside = []
+        guest.machine.until(lambda: beside.append(guest.wake_ups("redis")) or beside[-1] <= BESIDE_TIMERS,
+                            f"{BESIDE_TIMERS} wake-ups a second", 50)
+        print(json.dumps({"card": card, "driver": driver, "wake-ups a second": {"sleeper": seen, "redis": beside}}))
+
+
 def ports_of_the_machine():
     """A card that is reached by I/O ports gives nobody the machine's ports: not the program, a thread, a child or a program
     that it starts. It serves on when the program has given root up."""
@@ -66,6 +90,8 @@ for each in ("e1000", "vmxnet3", "virtio"):
 for each in ("e1000e", "e1000", "vmxnet3", "virtio-legacy"):
     case(each, "uio_pci_generic", interrupts=False)
 CASES["card_opened_again"] = opened_again
+for each in ("e1000e", "e1000", "vmxnet3", "virtio"):
+    CASES[f"card_idle_{each}"] = lambda card=each: idle(card)
 CASES["card_io_ports"] = ports_of_the_machine
 
 if __name__ == "__main__":
