@@ -449,14 +449,18 @@ void correct_answer(int fd, int name, void* value) {
   if (const auto as = pump_name(fd)) *static_cast<int*>(value) = as_of_tcp(fd, *as, name, told);
 }
 
-/// getpeername() of the kernel's socket. A listener that a relay has, and a connection that is being made or has
-/// failed, have no peer.
-int peer_in_kernel(int fd, sockaddr* address, socklen_t* length) {
-  const int r = real.getpeername(fd, address, length);
-  const bool is_unix = r == 0 && *length >= sizeof(sa_family_t) && address->sa_family == AF_UNIX;
-  if (!is_unix || !pump_name_quietly(fd).has_value()) [[likely]]
-    return r;
-  return errno = ENOTCONN, -1;
+struct Told {
+  bool is_unix = false;
+  std::optional<socket::PumpName> name;
+};
+
+/// What the kernel says for a name call, in memory of ours. Keeps errno.
+Told ask_name(int fd, NameCall call) {
+  const KeepErrno keep;
+  sockaddr_un name{};
+  socklen_t length = sizeof name;
+  if (call(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 || name.sun_family != AF_UNIX) return {};
+  return {true, socket::read_pump_name(name, length)};
 }
 
 }  // namespace
@@ -465,10 +469,13 @@ int peer_in_kernel(int fd, sockaddr* address, socklen_t* length) {
 // with a buffer of ours, before.
 int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) {
   const bool of_peer = call == real.getpeername;
-  const auto said = read_name_quietly(fd, call);
-  const auto as = said.has_value() ? pump_name_quietly(fd) : std::nullopt;
-  if (!as.has_value() || address == nullptr || (of_peer && !socket::are_ends(*as, *said))) [[likely]]
-    return of_peer ? peer_in_kernel(fd, address, length) : call(fd, address, length);
+  const Told said = ask_name(fd, call);
+  const auto as = said.is_unix ? pump_name_quietly(fd) : std::nullopt;
+  if (!as.has_value()) [[likely]]
+    return call(fd, address, length);
+  // A listener that a relay has, and a connection that is being made or has failed, have no peer.
+  if (of_peer && (!said.name.has_value() || !socket::are_ends(*as, *said.name))) return errno = ENOTCONN, -1;
+  if (address == nullptr) return call(fd, address, length);
   const long r = socket::copy_name(of_peer ? as->remote : as->local, as->domain, address, length);
   if (r < 0) errno = static_cast<int>(-r);
   return r < 0 ? -1 : 0;

@@ -52,6 +52,12 @@ def options(one):
             for name in (socket.SO_TYPE, socket.SO_DOMAIN, socket.SO_PROTOCOL, socket.SO_ACCEPTCONN, socket.SO_ERROR)]
 
 
+def no_room(one):
+    """getpeername() and getsockname() without room for the name."""
+    libc = ctypes.CDLL(None)
+    return [call(one.fileno(), None, ctypes.byref(ctypes.c_uint(0))) for call in (libc.getpeername, libc.getsockname)]
+
+
 def ready(one, events=select.POLLIN, wait=20000):
     poll = select.poll()
     poll.register(one, events)
@@ -61,7 +67,7 @@ def ready(one, events=select.POLLIN, wait=20000):
 def listener(client):
     own = listening()
     own.setblocking(False)
-    say("names", own.getsockname() == (address, free), caught(own.getpeername), options(own))
+    say("names", own.getsockname() == (address, free), caught(own.getpeername), no_room(own), options(own))
     say("nothing", caught(own.accept), ready(own, wait=0), ready(own, select.POLLOUT, 0), caught(own.listen, 4), caught(own.connect, (address, port)))
     say("asked", client.ask("connect", free))
     say("ready", ready(own), select.select([own], [], [], 20)[0] == [own])
@@ -69,7 +75,7 @@ def listener(client):
     epoll.register(own, select.EPOLLIN)
     say("epoll", [found for _, found in epoll.poll(20)])
     taken, peer = own.accept()
-    say("taken", peer[0] == taken.getpeername()[0], peer == taken.getpeername(), taken.getsockname() == (address, free), options(taken))
+    say("taken", no_room(taken), peer[0] == taken.getpeername()[0], peer == taken.getpeername(), taken.getsockname() == (address, free), options(taken))
     say("inherits", taken.getblocking(), fcntl.fcntl(taken, fcntl.F_GETFD), fcntl.fcntl(taken, fcntl.F_GETFL) & os.O_NONBLOCK)
     taken.settimeout(20)
     taken.sendall(b"question")
