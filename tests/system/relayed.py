@@ -95,5 +95,14 @@ def hostile(wire):
     on_one(wire, scenario)
 
 
+@case
+def confined(wire):
+    """A child that forbids itself calls of the network has no relay that makes them."""
+    def scenario(side):
+        _, said = run(side, "confined")
+        check("has 1 0 0" in said, said)
+    on_one(wire, scenario)
+
+
 if __name__ == "__main__":
     run_named(CASES, "as it is to be")

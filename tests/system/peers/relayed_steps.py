@@ -268,6 +268,48 @@ def elsewhere(client):
     say("elsewhere", asked(relay, request(), bound())[0])
 
 
+class Line(ctypes.Structure):
+    """sock_filter"""
+    _fields_ = [("code", ctypes.c_ushort), ("jump", ctypes.c_ubyte), ("otherwise", ctypes.c_ubyte), ("value", ctypes.c_uint)]
+
+
+class Filter(ctypes.Structure):
+    """sock_fprog"""
+    _fields_ = [("length", ctypes.c_ushort), ("lines", ctypes.POINTER(Line))]
+
+
+def forbid_connect():
+    """By a filter of system calls: connect() says EPERM."""
+    connect, refuse, allow = 42, 0x50001, 0x7FFF0000
+    lines = (Line * 4)(Line(0x20, 0, 0, 0), Line(0x15, 0, 1, connect), Line(6, 0, 0, refuse), Line(6, 0, 0, allow))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    if libc.prctl(22, 2, ctypes.byref(Filter(4, lines)), 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        raise OSError(ctypes.get_errno(), "no filter")
+
+
+def ask_for_rules():
+    """Of landlock(7). Where the kernel has none, the call fails, and the relay is given up all the same."""
+    ctypes.CDLL(None).syscall(446, -1, 0)  # landlock_restrict_self
+
+
+def has_relay(forbid):
+    """Whether a child has one that has forbidden itself calls."""
+    child = os.fork()
+    if child == 0:
+        forbid()
+        try:
+            asking()
+        except AssertionError:
+            os._exit(0)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def confined(client):
+    say("has", has_relay(lambda: None), has_relay(forbid_connect), has_relay(ask_for_rules))
+
+
 def main():
     with socket.create_server((address, port)) as master:
         say("listening")
