@@ -43,6 +43,7 @@ end() {
 
 welcome() {
   export PS1='guest:\w# '
+  export ENV=/guest.sh  # of the shell that follows: it has these words, too
   if [ -r /wanted ]; then . /wanted; fi
   echo "A guest of tests/vm. /b has this build, /guest.sh words as: bind, load, on. The end: poweroff -f"
 }
