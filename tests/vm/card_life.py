@@ -71,7 +71,8 @@ JUMBO, OPTIONS = 9000, 12  # of TCP: the time stamps
 HEADERS = 40
 
 
-@case("e1000e", "vmxnet3", "virtio")
+# Not vmxnet3: bulk into the guest stalls (docs/card.md).
+@case("e1000e", "virtio")
 def jumbo(guest):
     """BYPASS_MTU=9000: segments are that long both ways, and a value's bytes are whole."""
     guest.machine.set_mtu("tap0", JUMBO)
