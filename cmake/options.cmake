@@ -68,9 +68,18 @@ target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fn
 # target. Sources go on including what they use: clang-tidy and the fuzz build read them without it.
 option(BYPASS_PRECOMPILE "Precompile the standard library's headers" ON)
 function(bypass_std_headers target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${BYPASS_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
     target_precompile_headers(${target} PRIVATE
       <algorithm> <array> <atomic> <bit> <cerrno> <charconv> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <functional>
       <memory> <mutex> <new> <optional> <span> <string> <string_view> <utility> <vector>)
   endif()
+endfunction()
+
+# The sanitizer builds compile the sources of a library eight at a time, too: each loads the precompiled header anew, which
+# is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
+# bypass_compile_alone(). A build that people work in keeps single files: what one changes is then compiled in a second.
+option(BYPASS_UNITY "Compile the sources of a library a few at a time" OFF)
+function(bypass_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
