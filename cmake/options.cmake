@@ -64,17 +64,30 @@ add_library(bypass_pure_flags INTERFACE)
 target_link_libraries(bypass_pure_flags INTERFACE bypass_flags)
 target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
 
-# Half of what compiling a source takes is parsing the standard library: bypass_std_headers(TARGET) does that once for each
-# target. Sources go on including what they use: clang-tidy and the fuzz build read them without it.
+# Half of what compiling a source takes is parsing the standard library: it is done once for each kind of target, which
+# bypass_std_headers(TARGET KIND) names. `plain` has bypass_flags, `lto` bypass_lto_flags, too, `pure` these and
+# bypass_pure_flags, and `visible` is `lto` with names that are seen outside: the compiler keeps that in what it precompiles. Sources go on including what they use: clang-tidy and the fuzz build read them
+# without it.
 option(BYPASS_PRECOMPILE "Precompile the standard library's headers" ON)
-function(bypass_std_headers target)
+function(bypass_std_headers target kind)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${BYPASS_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
-    target_precompile_headers(${target} PRIVATE
-      <algorithm> <array> <atomic> <bit> <cerrno> <charconv> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <functional>
-      <memory> <mutex> <new> <optional> <span> <string> <string_view> <utility> <vector>)
+    target_precompile_headers(${target} REUSE_FROM bypass_std_headers_${kind})
   endif()
 endfunction()
+if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
+  foreach(kind plain lto pure visible)
+    add_library(bypass_std_headers_${kind} OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/std_headers.cc)
+    target_link_libraries(bypass_std_headers_${kind} PRIVATE bypass_flags)
+    target_precompile_headers(bypass_std_headers_${kind} PRIVATE
+      <algorithm> <array> <atomic> <bit> <cerrno> <charconv> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <functional>
+      <memory> <mutex> <new> <optional> <span> <string> <string_view> <utility> <vector>)
+  endforeach()
+  target_link_libraries(bypass_std_headers_lto PRIVATE bypass_lto_flags)
+  target_link_libraries(bypass_std_headers_visible PRIVATE bypass_lto_flags)
+  target_compile_options(bypass_std_headers_visible PRIVATE -fvisibility=default)
+  target_link_libraries(bypass_std_headers_pure PRIVATE bypass_lto_flags bypass_pure_flags)
+endif()
 
 # The sanitizer builds compile the sources of a library eight at a time, too: each loads the precompiled header anew, which
 # is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
