@@ -65,8 +65,9 @@ target_link_libraries(bypass_pure_flags INTERFACE bypass_flags)
 target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
 
 # Half of what compiling a source takes is parsing the standard library: it is done once for each kind of target, which
-# bypass_std_headers(TARGET KIND) names. `plain` has bypass_flags, `lto` bypass_lto_flags, too, `pure` these and
-# bypass_pure_flags, and `visible` is `lto` with names that are seen outside: the compiler keeps that in what it precompiles. Sources go on including what they use: clang-tidy and the fuzz build read them
+# bypass_std_headers(TARGET KIND) names. The compiler keeps its options in what it precompiles, so the kinds differ in
+# these. `plain` has bypass_flags; `lto` has bypass_lto_flags, too; `pure` has both and bypass_pure_flags; `visible` is
+# `lto` with names that are seen outside. Sources go on including what they use: clang-tidy and the fuzz build read them
 # without it.
 option(BYPASS_PRECOMPILE "Precompile the standard library's headers" ON)
 function(bypass_std_headers target kind)

@@ -10,9 +10,9 @@
 #include <fstream>
 #include <string>
 
-#include "backends/dpdk/card_memory.h"
-#include "backends/dpdk/card_rules.h"
-#include "backends/dpdk/iova.h"
+#include "backends/dpdk/card/card_memory.h"
+#include "backends/dpdk/card/card_rules.h"
+#include "backends/dpdk/card/iova.h"
 #include "backends/pci_card.h"
 
 namespace bypass::dpdk {

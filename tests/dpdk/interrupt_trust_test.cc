@@ -1,5 +1,5 @@
 // Whether a card's interrupt counts as proven, and how long a sleeper may rely on it.
-#include "backends/dpdk/interrupt_trust.h"
+#include "backends/dpdk/card/interrupt_trust.h"
 
 #include <gtest/gtest.h>
 

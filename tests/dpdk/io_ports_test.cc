@@ -1,5 +1,5 @@
 // A card's I/O ports by the kernel's file. A plain file stands for that here.
-#include "backends/dpdk/io_ports.h"
+#include "backends/dpdk/card/io_ports.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/plain_host.h"
 
 namespace bypass::dpdk {

@@ -1,12 +1,12 @@
 // libibverbs by the names that mlx5's driver calls. They are our functions, and they lead to the library once it is
 // needed.
-#include "backends/dpdk/verbs_calls.h"
+#include "backends/dpdk/eal/verbs_calls.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/plain_host.h"
 
 extern "C" const char* ibv_port_state_str(int state);  // verbs.h declares an enumeration, which is an int

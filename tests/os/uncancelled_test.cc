@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/packet/libc.h"
 
 namespace bypass::runtime {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "backends/dpdk/eal.h"
+#include "backends/dpdk/eal/eal.h"
 
 namespace bypass::dpdk {
 namespace {

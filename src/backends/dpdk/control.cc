@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 

@@ -15,12 +15,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "backends/dpdk/card_rules.h"
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/eal.h"
-#include "backends/dpdk/io_ports.h"
-#include "backends/dpdk/libc.h"
-#include "backends/dpdk/vain_waits.h"
+#include "backends/dpdk/card/card_rules.h"
+#include "backends/dpdk/card/io_ports.h"
+#include "backends/dpdk/card/vain_waits.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/eal.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/pci_card.h"
 #include "os/memory_maps.h"
 

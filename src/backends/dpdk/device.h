@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/dpdk/card_memory.h"
+#include "backends/dpdk/card/card_memory.h"
 #include "stack/frame/port.h"
 
 struct rte_eth_dev_info;

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <utility>
 
-#include "backends/dpdk/card_rules.h"
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/card/card_rules.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 namespace {

@@ -26,7 +26,7 @@
 
 #include "backends/counter.h"
 #include "backends/dpdk/buffer_pool.h"
-#include "backends/dpdk/interrupt_trust.h"
+#include "backends/dpdk/card/interrupt_trust.h"
 #include "stack/frame/port.h"
 
 namespace bypass::dpdk {

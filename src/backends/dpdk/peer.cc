@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/dpdk/trust.h"
 
 namespace bypass::dpdk {

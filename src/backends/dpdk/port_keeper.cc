@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/eal.h"
-#include "backends/dpdk/iova.h"
-#include "backends/dpdk/libc.h"
-#include "backends/dpdk/shared_interrupt.h"
+#include "backends/dpdk/card/iova.h"
+#include "backends/dpdk/card/shared_interrupt.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/eal.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/pci_answers.h"
 
 namespace bypass::dpdk {

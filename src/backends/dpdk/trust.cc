@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 namespace {

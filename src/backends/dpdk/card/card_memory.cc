@@ -1,4 +1,4 @@
-#include "backends/dpdk/card_memory.h"
+#include "backends/dpdk/card/card_memory.h"
 
 #include <sys/mman.h>
 

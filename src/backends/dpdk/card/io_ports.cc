@@ -1,4 +1,4 @@
-#include "backends/dpdk/io_ports.h"
+#include "backends/dpdk/card/io_ports.h"
 
 #include <fcntl.h>
 
@@ -6,8 +6,8 @@
 #include <array>
 #include <atomic>
 
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/dpdk/verbs_calls.h"
+#include "backends/dpdk/eal/verbs_calls.h"
 
 namespace bypass::dpdk {
 

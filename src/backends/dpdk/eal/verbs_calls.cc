@@ -1,11 +1,11 @@
-#include "backends/dpdk/verbs_calls.h"
+#include "backends/dpdk/eal/verbs_calls.h"
 
 #include <dlfcn.h>
 
 #include <cerrno>
 #include <cstring>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 
 extern "C" int ibv_fork_init();
 

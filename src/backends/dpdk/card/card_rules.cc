@@ -1,4 +1,4 @@
-#include "backends/dpdk/card_rules.h"
+#include "backends/dpdk/card/card_rules.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "backends/dpdk/iova.h"
+#include "backends/dpdk/card/iova.h"
 
 #include "backends/pci_card.h"
 

@@ -1,10 +1,10 @@
-#include "backends/dpdk/guard.h"
+#include "backends/dpdk/eal/guard.h"
 
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 namespace {

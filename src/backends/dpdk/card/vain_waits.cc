@@ -1,9 +1,9 @@
-#include "backends/dpdk/vain_waits.h"
+#include "backends/dpdk/card/vain_waits.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 
 namespace bypass::dpdk {
 

@@ -1,4 +1,4 @@
-#include "backends/dpdk/eal.h"
+#include "backends/dpdk/eal/eal.h"
 
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/dpdk/card_memory.h"
+#include "backends/dpdk/card/card_memory.h"
+#include "backends/dpdk/card/iova.h"
 #include "backends/dpdk/drivers.h"
-#include "backends/dpdk/guard.h"
-#include "backends/dpdk/iova.h"
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/guard.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/pci_answers.h"
 #include "os/memory_maps.h"
 

@@ -1,4 +1,4 @@
-#include "backends/dpdk/descriptors.h"
+#include "backends/dpdk/eal/descriptors.h"
 
 #include <fcntl.h>
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backends/dpdk/libc.h"
+#include "backends/dpdk/eal/libc.h"
 #include "os/poll_by_parts.h"
 
 namespace bypass::dpdk {

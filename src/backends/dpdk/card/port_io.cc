@@ -1,7 +1,7 @@
 // DPDK's access to I/O ports (virtio's older form on uio), redirected here by --wrap: see io_ports.h.
 #include <rte_bus_pci.h>
 
-#include "backends/dpdk/io_ports.h"
+#include "backends/dpdk/card/io_ports.h"
 
 using namespace bypass::dpdk;
 

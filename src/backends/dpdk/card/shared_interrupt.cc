@@ -1,4 +1,4 @@
-#include "backends/dpdk/shared_interrupt.h"
+#include "backends/dpdk/card/shared_interrupt.h"
 
 #include <algorithm>
 #include <array>

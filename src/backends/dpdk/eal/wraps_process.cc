@@ -15,9 +15,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "backends/dpdk/guard.h"
-#include "backends/dpdk/libc.h"
-#include "backends/dpdk/vain_waits.h"
+#include "backends/dpdk/card/vain_waits.h"
+#include "backends/dpdk/eal/guard.h"
+#include "backends/dpdk/eal/libc.h"
 
 using bypass::dpdk::host;
 using bypass::dpdk::libc;

@@ -1,4 +1,4 @@
-#include "backends/dpdk/interrupt_trust.h"
+#include "backends/dpdk/card/interrupt_trust.h"
 
 #include <algorithm>
 

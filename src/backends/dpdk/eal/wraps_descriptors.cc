@@ -11,10 +11,10 @@
 #include <cstdarg>
 #include <string>
 
-#include "backends/dpdk/card_rules.h"
-#include "backends/dpdk/descriptors.h"
-#include "backends/dpdk/libc.h"
-#include "backends/dpdk/shared_interrupt.h"
+#include "backends/dpdk/card/card_rules.h"
+#include "backends/dpdk/card/shared_interrupt.h"
+#include "backends/dpdk/eal/descriptors.h"
+#include "backends/dpdk/eal/libc.h"
 #include "backends/dpdk/trust.h"
 
 // clang-format off: one line a call reads better.
