@@ -319,7 +319,7 @@ void keep(const Kept& kept) {
 
 constexpr int kAttempt = -1;  // in place of an option's level
 
-void keep_news(const socket::PumpName& attempt, bool expected) {
+void keep_unreported(const socket::PumpName& attempt, bool expected) {
   Kept kept{attempt, kAttempt, 0, 1, {}};
   kept.value[0] = std::byte{expected};
   keep(kept);
@@ -481,14 +481,14 @@ int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) 
   return r < 0 ? -1 : 0;
 }
 
-void expect_news(const socket::PumpName& attempt) {
-  keep_news(attempt, true);
+void mark_unreported(const socket::PumpName& attempt) {
+  keep_unreported(attempt, true);
 }
 
-bool take_news(const socket::PumpName& attempt) {
+bool take_unreported(const socket::PumpName& attempt) {
   const auto kept = load_kept(attempt, kAttempt, 0);
   const bool expected = kept.has_value() && kept->value[0] == std::byte{1};
-  if (expected) keep_news(attempt, false);
+  if (expected) keep_unreported(attempt, false);
   return expected;
 }
 

@@ -94,9 +94,9 @@ inline bool is_pump_name(int fd, socklen_t length) {
 /// errno.
 std::optional<socket::PumpName> stand_in_name(int fd);
 /// A connection that connect() has begun without waiting: the first connect() after it stands returns 0, later ones
-/// EISCONN (inet_stream_connect). take_news() says whether this is the first.
-void expect_news(const socket::PumpName& attempt);
-bool take_news(const socket::PumpName& attempt);
+/// EISCONN (inet_stream_connect). take_unreported() says whether this is the first.
+void mark_unreported(const socket::PumpName& attempt);
+bool take_unreported(const socket::PumpName& attempt);
 /// getsockopt() and setsockopt().
 int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length);
 int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length);

@@ -100,7 +100,7 @@ long await_attempt(int fd) {
 /// The result of an attempt that has ended, or has not. The program knows of a connection from here on.
 long connected(int fd, long result) {
   const auto attempt = result == 0 ? stand_in_name(fd) : std::nullopt;
-  if (attempt.has_value()) (void)take_news(*attempt);
+  if (attempt.has_value()) (void)take_unreported(*attempt);
   return result;
 }
 
@@ -161,7 +161,7 @@ long connect_by_relay(const Use& use, int fd, const sockaddr* address, socklen_t
   if (end < 0) return end;
   const long r = put_there(use, fd, end);
   if (r != 0) return r;
-  if (const auto attempt = stand_in_name(fd)) expect_news(*attempt);
+  if (const auto attempt = stand_in_name(fd)) mark_unreported(*attempt);
   return waits ? connected(fd, await_attempt(fd)) : -EINPROGRESS;
 }
 
@@ -209,7 +209,7 @@ int connect_relayed(int fd) {
   long r = begins ? -EALREADY : result_of(fd);
   if (begins && blocks)
     r = connected(fd, await_attempt(fd));
-  else if (r == 0 && !take_news(*name))
+  else if (r == 0 && !take_unreported(*name))
     r = -EISCONN;
   errno = r < 0 ? static_cast<int>(-r) : saved;
   return r < 0 ? -1 : 0;
