@@ -192,6 +192,8 @@ TEST(CardRules, JoinedFramesOnlyWhereTheyArriveWhole) {
   EXPECT_TRUE(rules_of_driver("net_virtio").lro);
   EXPECT_FALSE(rules_of_driver("net_vmxnet3").lro);
   EXPECT_EQ(rules_of_driver("net_vmxnet3").most_segments, 16);
+  EXPECT_EQ(rules_of_driver("net_vmxnet3").most_mtu, 1500);
+  EXPECT_EQ(rules_of_driver("net_virtio").most_mtu, 0);
   EXPECT_FALSE(rules_of_driver("net_unheard_of").lro);
   EXPECT_FALSE(rules_of_driver(nullptr).lro);
 }

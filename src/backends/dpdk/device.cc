@@ -196,7 +196,8 @@ bool Device::configure(std::string& problem) {
                                                  RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
   // Cards take it before their start: by it they choose how many buffers a received frame may take.
   if (is_card() && spec_.mtu != 0) {
-    if (spec_.mtu > info.max_mtu) return refuse_mtu(info, problem);
+    const std::uint16_t most = rules.most_mtu != 0 ? std::min(rules.most_mtu, info.max_mtu) : info.max_mtu;
+    if (spec_.mtu > most) return refuse_mtu(info, most, problem);
     conf.rxmode.mtu = spec_.mtu;
   }
   conf.rxmode.max_lro_pkt_size = lro_ ? info.max_lro_pkt_size : 0;
@@ -212,9 +213,9 @@ bool Device::configure(std::string& problem) {
   return error == 0 || fail("configuring", error, problem);
 }
 
-bool Device::refuse_mtu(const rte_eth_dev_info& info, std::string& problem) const {
+bool Device::refuse_mtu(const rte_eth_dev_info& info, std::uint16_t most, std::string& problem) const {
   problem = spec_.name + ": an MTU of " + std::to_string(spec_.mtu) + " is more than driver " + info.driver_name +
-            " takes; accepted are up to " + std::to_string(info.max_mtu);
+            " takes; accepted are up to " + std::to_string(most);
   return false;
 }
 

@@ -80,7 +80,7 @@ class Device {
   void close_virtio_user();
   bool bring_up(rte_mempool* pool, std::string& problem);
   bool configure(std::string& problem);
-  bool refuse_mtu(const rte_eth_dev_info& info, std::string& problem) const;
+  bool refuse_mtu(const rte_eth_dev_info& info, std::uint16_t most, std::string& problem) const;
   bool set_up_queues(rte_mempool* pool, std::string& problem);
   void heed_rules(const CardBinding& binding);
   bool take_mac(std::string& problem);

@@ -19,6 +19,8 @@ struct CardRules {
   bool lro = false;
   /// Of one frame to send; what is longer the driver drops, or refuses. 0: as it says itself.
   std::uint16_t most_segments = 0;
+  /// The largest MTU, in bytes, that it is known to receive. 0: as it says itself.
+  std::uint16_t most_mtu = 0;
 };
 
 /// By the driver's name in rte_eth_dev_info.
