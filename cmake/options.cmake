@@ -32,6 +32,16 @@ target_compile_options(bypass_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi>
   -fno-strict-aliasing -fno-omit-frame-pointer -ftls-model=initial-exec)
 target_compile_definitions(bypass_flags INTERFACE _GNU_SOURCE)
+# The sanitizer builds compile the sources of a library eight at a time: each source loads the precompiled header anew, which
+# is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
+# bypass_compile_alone(). A build that people work in keeps single files: what one changes is then compiled in a second.
+option(BYPASS_UNITY "Compile the sources of a library a few at a time" OFF)
+function(bypass_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+if(BYPASS_UNITY)
+  target_compile_options(bypass_flags INTERFACE -Wno-shadow)  # a name of one source may be hidden in the next
+endif()
 option(BYPASS_FUZZ "Build the fuzz targets; wants clang" OFF)
 if(BYPASS_FUZZ)
   target_compile_options(bypass_flags INTERFACE -Wno-error)  # the warnings are GCC's affair
@@ -89,11 +99,3 @@ if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
   target_compile_options(bypass_std_headers_visible PRIVATE -fvisibility=default)
   target_link_libraries(bypass_std_headers_pure PRIVATE bypass_lto_flags bypass_pure_flags)
 endif()
-
-# The sanitizer builds compile the sources of a library eight at a time, too: each loads the precompiled header anew, which
-# is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
-# bypass_compile_alone(). A build that people work in keeps single files: what one changes is then compiled in a second.
-option(BYPASS_UNITY "Compile the sources of a library a few at a time" OFF)
-function(bypass_compile_alone)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
