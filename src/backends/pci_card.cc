@@ -182,7 +182,7 @@ std::optional<std::string> full_pci_address(std::string_view text) {
 PciCard read_pci_card(const std::string& address, const std::string& root) {
   PciCard card;
   const std::string folder = root + kDevices + address;
-  card.has_sysfs = access((root + kDevices).c_str(), F_OK) == 0;
+  card.has_sysfs = sees_cards(root);
   card.is_there = access(folder.c_str(), F_OK) == 0;
   static_cast<PciDevice&>(card) = read_device(address, root);
   card.interfaces = read_interfaces(folder);
@@ -197,6 +197,10 @@ PciCard read_pci_card(const std::string& address, const std::string& root) {
 
 std::string kernel_driver_of(const std::string& address, const std::string& root) {
   return link_name(root + kDevices + address + "/driver");
+}
+
+bool sees_cards(const std::string& root) {
+  return access((root + kDevices).c_str(), F_OK) == 0;
 }
 
 std::string device_file(const PciCard& card) {

@@ -40,6 +40,9 @@ PciCard read_pci_card(const std::string& address, const std::string& root = "");
 /// The kernel's driver that has the device now; empty: none has, or there is no such device. One readlink(2).
 std::string kernel_driver_of(const std::string& address, const std::string& root = "");
 
+/// Whether cards can be seen at all. After chroot(2) there is no /sys, and nothing is known of a card by its absence.
+bool sees_cards(const std::string& root = "");
+
 /// The device file by which a process has the card: /dev/vfio/14, which the kernel gives to one process at a time, or
 /// /dev/uio0, which it gives to any number. Empty: there is no such file, as with the kernel's own drivers.
 std::string device_file(const PciCard& card);

@@ -380,6 +380,14 @@ TEST(PciAccess, OfACardThatNobodyHasNothingIsSaid) {
   EXPECT_FALSE(busy);
 }
 
+// A server that has called chroot(2) goes on with its card.
+TEST(PciCards, AreNotSeenWithoutSys) {
+  const PciTree tree;
+  EXPECT_FALSE(sees_cards(tree.root()));
+  add_card(tree, "vfio-pci");
+  EXPECT_TRUE(sees_cards(tree.root()));
+}
+
 TEST(PciAccess, TheModuleOfTheIommuIsMissing) {
   const PciTree tree;
   add_card(tree, "vfio-pci");

@@ -163,7 +163,8 @@ void Device::guard_registers(bool on) {
 
 bool Device::is_leaving() const {
   if (!is_card()) return false;
-  return request_.made.load(std::memory_order_acquire) || kernel_driver_of(spec_.name) != kernel_driver_;
+  if (request_.made.load(std::memory_order_acquire)) return true;
+  return kernel_driver_of(spec_.name) != kernel_driver_ && sees_cards();  // after chroot(2) it sees none
 }
 
 void Device::heed_rules(const CardBinding& binding) {

@@ -1,4 +1,4 @@
-// What is known of single drivers of cards, beyond what they say of themselves (docs/interfaces.md has the table).
+// What is known of single drivers of cards, beyond what they say of themselves (docs/card.md has the table).
 #pragma once
 
 #include <linux/vfio.h>
