@@ -443,6 +443,8 @@ bool may_tell_otherwise(int name, int told) {
 
 /// Corrects the answer of the kernel, which the program has got.
 void correct_answer(int fd, int name, void* value) {
+  constexpr auto kCorrected = std::to_array<int>({SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SO_ACCEPTCONN, SO_ERROR});
+  if (std::ranges::find(kCorrected, name) == kCorrected.end()) return;  // of others the value may be nowhere
   const int told = *static_cast<const int*>(value);
   if (!may_tell_otherwise(name, told)) return;
   const KeepErrno keep;

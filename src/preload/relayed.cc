@@ -97,11 +97,18 @@ long await_attempt(int fd) {
   }
 }
 
-/// The result of an attempt that has ended, or has not. The program knows of a connection from here on.
+/// The result of an attempt that has ended, or has not. The program knows of its end from here on.
 long connected(int fd, long result) {
-  const auto attempt = result == 0 ? stand_in_name(fd) : std::nullopt;
+  const auto attempt = result != -EINPROGRESS ? stand_in_name(fd) : std::nullopt;
   if (attempt.has_value()) (void)take_unreported(*attempt);
   return result;
+}
+
+/// Whether the other end is a pump's.
+bool stands(int fd) {
+  socket::SocketName peer;
+  socklen_t length = sizeof peer.storage;
+  return name_in_kernel(fd, &peer.base, &length, real.getpeername) == 0;
 }
 
 /// Reads one connection's end. -1: there is none, and errno says why.
@@ -116,6 +123,7 @@ int receive_end(int fd) {
   message.msg_controllen = control.size();
   const auto got = real.recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (got < 0 && errno != ECONNRESET) return -1;
+  if (got > 0 && (message.msg_flags & MSG_CTRUNC) != 0) return errno = EMFILE, -1;
   const cmsghdr* const rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return errno = EINVAL, -1;  // it listens no more
   int end = -1;
@@ -178,6 +186,12 @@ int accept_relayed(int fd, sockaddr* address, socklen_t* length, int flags) {
   const int connection = receive_end(fd);
   if (connection < 0) return -1;
   drop_stale_number(connection);
+  int kind = 0;
+  socklen_t bytes_of_kind = sizeof kind;
+  if (real.getsockopt(connection, SOL_SOCKET, SO_TYPE, &kind, &bytes_of_kind) != 0 || kind != SOCK_STREAM) {
+    real.close(connection);  // no relay has sent that
+    return errno = ECONNABORTED, -1;
+  }
   copy_options(connection, [&](int name, void* value, socklen_t* bytes) {
     return real.getsockopt(fd, SOL_SOCKET, name, value, bytes);
   });
@@ -209,6 +223,8 @@ int connect_relayed(int fd) {
   long r = begins ? -EALREADY : result_of(fd);
   if (begins && blocks)
     r = connected(fd, await_attempt(fd));
+  else if (r == 0 && name->end == PumpName::End::kPrograms && !stands(fd))
+    r = -ECONNABORTED;  // it has failed, and SO_ERROR has been told
   else if (r == 0 && !take_unreported(*name))
     r = -EISCONN;
   errno = r < 0 ? static_cast<int>(-r) : saved;

@@ -85,13 +85,21 @@ bool is_the_ports(const IpAddress& address) {
   return shard.stack().network().is_local(address);
 }
 
+/// Whether a listener or a connection of the family has the port: of those the asker's kernel socket knows nothing.
+bool is_taken(const Endpoint& local, int fd) {
+  const std::uint8_t sharing = option_of(fd, SO_REUSEADDR) > 0 ? tcp::kShareAddress : std::uint8_t{0};
+  socket::Shard& shard = process()->shard;
+  const socket::Guard guard(shard);
+  return shard.stack().tcp().port_in_use(local, sharing);
+}
+
 /// The object for a socket of the asker's; null: there is no memory.
-socket::File* open_file(int fd, int domain, const Endpoint& local) {
+socket::File* open_file(int fd, int domain, const Endpoint& local, bool is_kernels) {
   socket::File* const file = socket::open_socket(fd, domain, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP);
   if (file == nullptr) return nullptr;
   const int shares = option_of(fd, SO_REUSEADDR) > 0 ? 1 : 0;
   (void)socket::set_option(*file, fd, SOL_SOCKET, SO_REUSEADDR, &shares, sizeof shares);
-  if (local.port != 0) socket::adopt_bound(*file, fd, is_free(local, domain));
+  if (local.port != 0) socket::adopt_bound(*file, fd, !is_kernels);
   return file;
 }
 
@@ -153,8 +161,10 @@ void take_descriptors(msghdr& message, int& first, int& second) {
   }
 }
 
-void forget(socket::File*& file, int kernels) {
-  if (file != nullptr) (void)socket::release(*std::exchange(file, nullptr), kernels);
+/// The number of the asker's socket goes no further: what keeps it may close it with the family's lock held, and the
+/// asker can make that close wait (SO_LINGER).
+void forget(socket::File*& file) {
+  if (file != nullptr) (void)socket::release(*std::exchange(file, nullptr), -1);
 }
 
 /// The pair for a listener. `programs` gets the program's end, by which nothing can be written.
@@ -250,7 +260,9 @@ void Relay::hear_requests() {
     Asked asked;
     if (!take_request(asked)) return;
     drop_left_listeners();  // what the asker has closed is closed for what it asks next
-    if (asked.answer >= 0) serve(asked);
+    const bool is_answers =
+        option_of(asked.answer, SO_DOMAIN) == AF_UNIX && option_of(asked.answer, SO_TYPE) == SOCK_SEQPACKET;
+    if (is_answers) serve(asked);
     close_if_open(asked.kernels);
     close_if_open(asked.answer);
   }
@@ -285,14 +297,15 @@ int Relay::listen(Asked& asked, const Bound& bound, int& programs) {
   const Decision decision = socket::policy.decide_listen(asked.kernels, SOCK_STREAM, &name.base);
   if (decision != Decision::kBypass) return decision == Decision::kFail ? EACCES : EADDRNOTAVAIL;
   Place place;
-  place.file = open_file(asked.kernels, bound.domain, bound.local);
+  place.file = open_file(asked.kernels, bound.domain, bound.local, false);
   if (place.file == nullptr) return ENOBUFS;
   place.ours = make_listener_pair(bound.domain, bound.local, programs);
-  long r =
-      place.ours < 0 ? -ENOBUFS : socket::listen(*place.file, asked.kernels, static_cast<int>(asked.request.backlog));
+  long r = place.ours < 0 ? -ENOBUFS
+                          : socket::listen(*place.file, asked.kernels,
+                                           static_cast<int>(std::min(asked.request.backlog, kMostWaiting)));
   if (r == 0 && socket::decided_for_kernel(*place.file)) r = -EADDRNOTAVAIL;
   if (r != 0) {
-    forget(place.file, asked.kernels);
+    forget(place.file);
     close_if_open(place.ours);
     close_if_open(programs);
     return static_cast<int>(-r);
@@ -304,18 +317,24 @@ int Relay::listen(Asked& asked, const Bound& bound, int& programs) {
 }
 
 int Relay::connect(Asked& asked, const Bound& bound, int& programs) {
-  if (attempts_.size() >= kMostAttempts || pumps_.size() >= kMostPumps) return EAGAIN;
+  if (attempts_.size() >= kMostAttempts || !has_room()) return EAGAIN;
   const Endpoint remote{{asked.request.remote_address}, asked.request.remote_port};
   SocketName name, peer;
   (void)socket::write_name(bound.local, bound.domain, name);
   const socklen_t length = socket::write_name(remote, bound.domain, peer);
   if (!remote.address.is_v4() || remote.address.is_any()) return EADDRNOTAVAIL;
   if (!bound.local.address.is_any() && !is_the_ports(bound.local.address)) return EADDRNOTAVAIL;
+  if (bound.local.port != 0 && is_taken(bound.local, asked.kernels)) return EADDRINUSE;
   const Decision decision = socket::policy.decide_connect(asked.kernels, SOCK_STREAM,
                                                           bound.local.port != 0 ? &name.base : nullptr, &peer.base);
   if (decision != Decision::kBypass) return decision == Decision::kFail ? EACCES : ENETUNREACH;
+  if (bound.local.port == 0) {  // the asker's socket says nothing, and calls on it may wait with the lock held
+    const int own = kernel->socket(bound.domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (own < 0) return ENOBUFS;
+    os::close(std::exchange(asked.kernels, own));
+  }
   Place place;
-  place.file = open_file(asked.kernels, bound.domain, bound.local);
+  place.file = open_file(asked.kernels, bound.domain, bound.local, !is_free(bound.local, bound.domain));
   if (place.file == nullptr) return ENOBUFS;
   long r = socket::connect(*place.file, asked.kernels, &peer.base, length);
   if (r == -EINPROGRESS) {
@@ -329,7 +348,7 @@ int Relay::connect(Asked& asked, const Bound& bound, int& programs) {
     r = -ENETUNREACH;  // not by the wire
   }
   if (r != 0) {
-    forget(place.file, asked.kernels);
+    forget(place.file);
     return static_cast<int>(-r);
   }
   place.kernels = std::exchange(asked.kernels, -1);
@@ -346,13 +365,13 @@ bool Relay::deliver(Place& listener) {
   constexpr char kConnection = 'c';
   const long sent = send_with(listener.ours, &kConnection, 1, listener.unsent);
   if (sent == -EAGAIN || sent == -EINTR) return true;
-  close_if_open(listener.unsent);
-  return sent == 1;
+  close_if_open(listener.unsent);  // for want of memory or descriptors one connection is lost
+  return sent != -EPIPE && sent != -ECONNRESET && sent != -ENOTCONN && sent != -ECONNREFUSED;
 }
 
 /// False: nobody has the listener any more.
 bool Relay::accept(Place& listener) {
-  while (listener.unsent < 0 && pumps_.size() < kMostPumps) {
+  while (listener.unsent < 0 && has_room()) {
     socket::Accepted accepted;
     const long r =
         socket::accept(*listener.file, listener.kernels, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC, accepted);
@@ -363,7 +382,7 @@ bool Relay::accept(Place& listener) {
       pump(pumping);
       if (pumping.life >= 0) pumps_.push_back(pumping.life);
       listener.unsent = pumping.programs;
-      forget(accepted.file, accepted.number);
+      (void)socket::release(*std::exchange(accepted.file, nullptr), accepted.number);
       os::close(accepted.number);
     }
     if (listener.unsent >= 0 && !deliver(listener)) return false;
@@ -388,7 +407,7 @@ bool Relay::finish(Place& attempt, bool is_left) {
   } else if (!is_left) {
     name_ours(attempt.ours, PumpName::End::kFailed, static_cast<int>(-r));
   }
-  forget(attempt.file, attempt.kernels);
+  forget(attempt.file);
   close_if_open(attempt.kernels);
   close_if_open(attempt.ours);
   return true;
@@ -406,11 +425,10 @@ void Relay::forget_ended_pumps() {
 
 void Relay::wait() {
   std::vector<socket::PollItem> items;
-  const bool has_room = pumps_.size() < kMostPumps;
   items.push_back({.fd = control_, .events = POLLIN});
   for (const Place& listener : listeners_) {
     items.push_back({.fd = listener.ours, .events = static_cast<short>(listener.unsent >= 0 ? POLLOUT : 0)});
-    const bool accepts = listener.unsent < 0 && has_room;
+    const bool accepts = listener.unsent < 0 && has_room();
     if (accepts) items.push_back({.events = POLLIN, .file = listener.file});
   }
   for (const Place& attempt : attempts_) {
@@ -430,7 +448,7 @@ bool is_left(const Place& place) {
 
 template <typename Place>
 void end(Place& place) {
-  forget(place.file, place.kernels);
+  forget(place.file);
   for (int* const fd : {&place.kernels, &place.ours, &place.unsent}) close_if_open(*fd);
 }
 

@@ -3,7 +3,8 @@
 // (relay_process.h).
 //
 // The other side has fewer rights. Its records are read once, and checked. What it can make here is bounded, and
-// nothing here waits for it. Bytes go by pumps (pump.h), never through the relay.
+// no call that may wait for it is made with the family's lock held. Bytes go by pumps (pump.h), never through the
+// relay.
 //
 // - A listener is a pair of SOCK_SEQPACKET sockets. The program's end takes the place of its number. The relay accepts
 //   connections, and sends the program's end of each. So poll(2) of the kernel says when there are some. The program
@@ -38,7 +39,8 @@ class Relay {
 
   static constexpr std::size_t kMostListeners = 64;
   static constexpr std::size_t kMostAttempts = 64;
-  static constexpr std::size_t kMostPumps = 256;  // connections that live
+  static constexpr std::size_t kMostPumps = 256;      // connections that live or are being made
+  static constexpr std::uint32_t kMostWaiting = 128;  // connections that a listener has, and nobody has accepted
 
  private:
   /// A socket on the wire, the kernel's socket that has its port, and our end of the pair.
@@ -72,6 +74,7 @@ class Relay {
   [[nodiscard]] bool deliver(Place& listener);
   [[nodiscard]] bool finish(Place& attempt, bool is_left);
   void forget_ended_pumps();
+  [[nodiscard]] bool has_room() const { return attempts_.size() + pumps_.size() < kMostPumps; }
   void wait();
   [[nodiscard]] bool is_over() const { return control_ < 0 && listeners_.empty() && attempts_.empty(); }
 

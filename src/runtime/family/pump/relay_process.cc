@@ -66,7 +66,7 @@ struct Task {
 }
 
 /// Sends a request with its descriptors. Waits while the relay has many to read. Below 0: it has ended.
-long send_request(const RelayRequest& request, int fd, int answer) {
+long send_request(int relay, const RelayRequest& request, int fd, int answer) {
   iovec data{const_cast<RelayRequest*>(&request), sizeof request};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
   msghdr message{};
@@ -81,7 +81,7 @@ long send_request(const RelayRequest& request, int fd, int answer) {
   const std::array descriptors{fd, answer};
   memcpy(CMSG_DATA(rights), descriptors.data(), sizeof descriptors);
   long sent;
-  do sent = os::call(SYS_sendmsg, g_relay, os::address(&message), MSG_NOSIGNAL);
+  do sent = os::call(SYS_sendmsg, relay, os::address(&message), MSG_NOSIGNAL);
   while (sent == -EINTR);
   return sent;
 }
@@ -89,7 +89,10 @@ long send_request(const RelayRequest& request, int fd, int answer) {
 /// Reads the answer, and the descriptor that came with it. A negative errno: there is none.
 int hear_answer(int fd) {
   pollfd item{fd, POLLIN, 0};
-  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return -ETIMEDOUT;
+  long ready;
+  do ready = os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8);
+  while (ready == -EINTR);
+  if (ready != 1) return -ETIMEDOUT;
   RelayAnswer answer;
   iovec data{&answer, sizeof answer};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -111,8 +114,10 @@ int hear_answer(int fd) {
 int ask(const RelayRequest& request, int fd, int gone) {
   UnixPair pair(SOCK_SEQPACKET);
   if (!pair) return -EMFILE;
-  const long sent = send_request(request, fd, pair[1]);
-  if (sent < 0) return sent == -EPIPE || sent == -ECONNRESET ? -gone : static_cast<int>(sent);
+  const int relay = g_relay.load();
+  const long sent = relay < 0 ? -EPIPE : send_request(relay, request, fd, pair[1]);
+  const bool is_gone = sent == -EPIPE || sent == -ECONNRESET || sent == -EBADF;  // -EBADF: drop_relay() meanwhile
+  if (sent < 0) return is_gone ? -gone : static_cast<int>(sent);
   pair.close(1);
   const int end = hear_answer(pair[0]);
   return end == -ECONNRESET ? -gone : end;

@@ -18,8 +18,8 @@ void begin_relay(Process& process);
 /// Whether this process has a relay. It may have ended.
 [[nodiscard]] bool has_relay();
 
-/// From here on this process and what it forks ask no relay. To be called before the process forbids itself calls of the
-/// network (seccomp(2), landlock(7)): a relay would do them for it.
+/// From here on this process and what it forks ask no relay. To be called before the process forbids itself calls of
+/// the network (seccomp(2), landlock(7)): a relay would do them for it.
 void drop_relay();
 
 /// Called in a forked child, around the closing of everything that was the parent's own.
