@@ -288,7 +288,7 @@ def million_ping_pongs_without_system_calls():
 @case
 def idle_ends_use_no_cpu():
     """At most 5 ms in 5 s, if a wake-up costs 0.15 ms. Beside a build a wake-up costs up to 0.8 ms. Then wake-ups are
-    counted."""
+    counted: some 33, and a few more where a thread has waited for a lock or a page."""
     with contextlib.ExitStack() as sides:
         pids, ends = {}, []
         for profile in ("balanced", "cpu"):
@@ -305,7 +305,7 @@ def idle_ends_use_no_cpu():
         check(all(child.poll() is None for child in ends), "an end is gone")
         for end, pid in pids.items():
             used, turns = (after - was for after, was in zip(cpu_use(pid), before[end]))
-            check(used <= 5 or (turns <= 35 and used <= 28), f"{end}: {used} ms in 5 s, in {turns} turns")
+            check(used <= 5 or (turns <= 50 and used <= 40), f"{end}: {used} ms in 5 s, in {turns} turns")
 
 
 BAD = [
