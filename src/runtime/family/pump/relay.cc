@@ -93,13 +93,14 @@ bool is_taken(const Endpoint& local, int fd) {
   return shard.stack().tcp().port_in_use(local, sharing);
 }
 
-/// The object for a socket of the asker's; null: there is no memory.
-socket::File* open_file(int fd, int domain, const Endpoint& local, bool is_kernels) {
+/// The object for a socket of the asker's. `is_free_bound`: to an address that the kernel has not. Null: there is no
+/// memory.
+socket::File* open_file(int fd, int domain, const Endpoint& local, bool is_free_bound) {
   socket::File* const file = socket::open_socket(fd, domain, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP);
   if (file == nullptr) return nullptr;
   const int shares = option_of(fd, SO_REUSEADDR) > 0 ? 1 : 0;
   (void)socket::set_option(*file, fd, SOL_SOCKET, SO_REUSEADDR, &shares, sizeof shares);
-  if (local.port != 0) socket::adopt_bound(*file, fd, !is_kernels);
+  if (local.port != 0) socket::adopt_bound(*file, fd, is_free_bound);
   return file;
 }
 
@@ -297,7 +298,7 @@ int Relay::listen(Asked& asked, const Bound& bound, int& programs) {
   const Decision decision = socket::policy.decide_listen(asked.kernels, SOCK_STREAM, &name.base);
   if (decision != Decision::kBypass) return decision == Decision::kFail ? EACCES : EADDRNOTAVAIL;
   Place place;
-  place.file = open_file(asked.kernels, bound.domain, bound.local, false);
+  place.file = open_file(asked.kernels, bound.domain, bound.local, true);
   if (place.file == nullptr) return ENOBUFS;
   place.ours = make_listener_pair(bound.domain, bound.local, programs);
   long r = place.ours < 0 ? -ENOBUFS
@@ -334,7 +335,7 @@ int Relay::connect(Asked& asked, const Bound& bound, int& programs) {
     os::close(std::exchange(asked.kernels, own));
   }
   Place place;
-  place.file = open_file(asked.kernels, bound.domain, bound.local, !is_free(bound.local, bound.domain));
+  place.file = open_file(asked.kernels, bound.domain, bound.local, is_free(bound.local, bound.domain));
   if (place.file == nullptr) return ENOBUFS;
   long r = socket::connect(*place.file, asked.kernels, &peer.base, length);
   if (r == -EINPROGRESS) {
