@@ -32,7 +32,7 @@ target_compile_options(bypass_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi>
   -fno-strict-aliasing -fno-omit-frame-pointer -ftls-model=initial-exec)
 target_compile_definitions(bypass_flags INTERFACE _GNU_SOURCE)
-# The sanitizer builds compile the sources of a library eight at a time: each source loads the precompiled header anew, which
+# The sanitizer builds, and tools/test in a new folder, compile the sources of a library eight at a time: each source loads the precompiled header anew, which
 # is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
 # bypass_compile_alone(). A build that people work in keeps single files: what one changes is then compiled in a second.
 option(BYPASS_UNITY "Compile the sources of a library a few at a time" OFF)

@@ -19,8 +19,6 @@
 namespace bypass::tool {
 namespace {
 
-constexpr int kCannotRun = 126, kNotThere = 127;
-
 // The beginning of the file, by which exec and the dynamic linker go.
 class FileHead {
  public:

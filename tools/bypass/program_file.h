@@ -5,10 +5,13 @@
 
 namespace bypass::tool {
 
+/// The exit codes of env(1) and the shells for a program that cannot be started.
+inline constexpr int kCannotRun = 126, kNotThere = 127;
+
 struct ProgramFile {
   std::string path;     // the file to execute; empty: there is none, or it cannot be executed
   std::string problem;  // … why
-  int exit_code = 0;    // … and how env(1) and the shells end then: 126 or 127
+  int exit_code = 0;    // … and kCannotRun or kNotThere
 };
 
 /// Looks the name up as execvp(3) does, in `search` (PATH).

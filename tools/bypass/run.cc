@@ -23,9 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 using runtime::Setting;
 
-// The exit codes of env(1): most of a program's own codes lie below.
 constexpr std::string_view kLibrary = "libbypass.so";
-constexpr int kNotStarted = 125, kCannotRun = 126, kNotThere = 127;
+// env(1)'s exit code for a failure of its own, as kCannotRun: most of a program's own codes lie below.
+constexpr int kNotStarted = 125;
 
 struct Given {
   std::string value;

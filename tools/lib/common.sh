@@ -94,11 +94,13 @@ jobs() { nproc 2>/dev/null || echo 2; }
 # build PRESET [TARGET...]: configures and builds; shows the compiler's words only when it fails.
 build() {
   local preset=$1; shift
-  local targets=() folder=$root/build
+  local targets=() options=() folder=$root/build
   [ "$preset" = release ] || folder+="-$preset"
+  # A folder that is new here is not one that somebody works in: its sources are compiled a few at a time.
+  [ "$preset" = release ] && [ ! -e "$folder/CMakeCache.txt" ] && options=(-DBYPASS_UNITY=ON)
   [ $# -gt 0 ] && targets=(--target "$@")
   say "building ($preset) …"
-  { cmake -S "$root" --preset "$preset" >"$step_log" 2>&1 &&
+  { cmake -S "$root" --preset "$preset" "${options[@]}" >"$step_log" 2>&1 &&
     cmake --build "$folder" -j "$(jobs)" "${targets[@]}" 2>&1 | progress '^\[[0-9]+/[0-9]+\].*'; } && return 0
   grep -E 'error|Error|FAILED' -A5 "$step_log" | head -60 >&2
   tail -15 "$step_log" >&2
