@@ -272,23 +272,23 @@ def wired(**options):
 
 
 @case
-def in_shared_memory_from_the_first_call_on(): check_same(lambda: local("1"), 40)
+def in_shared_memory_from_the_first_call_on(): check_same(lambda: local("1"), 25)
 
 
 @case
-def in_shared_memory_by_default(): check_same(lambda: local("32"), 30)
+def in_shared_memory_by_default(): check_same(lambda: local("32"), 20)
 
 
 @case
-def over_a_wire(): check_same(wired, 15, far=True)
+def over_a_wire(): check_same(wired, 8, far=True)
 
 
 @case
-def over_a_wire_and_lanes_of_shared_memory(): check_same(lambda: wired(shm=True), 15, far=True)
+def over_a_wire_and_lanes_of_shared_memory(): check_same(lambda: wired(shm=True), 8, far=True)
 
 
 @case
-def over_a_wire_and_lanes_of_an_rdma_device(): check_same(lambda: wired(soft=True, rdma=True), 15, far=True)
+def over_a_wire_and_lanes_of_an_rdma_device(): check_same(lambda: wired(soft=True, rdma=True), 8, far=True)
 
 
 if __name__ == "__main__":

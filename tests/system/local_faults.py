@@ -89,12 +89,12 @@ def killed_in_the_middle(victim, rounds):
 
 @case
 def client_killed():
-    killed_in_the_middle("client", 100 if LONG else 5)
+    killed_in_the_middle("client", 100 if LONG else 3)
 
 
 @case
 def server_killed():
-    killed_in_the_middle("server", 100 if LONG else 5)
+    killed_in_the_middle("server", 100 if LONG else 3)
 
 
 # --- Anything, in any order
@@ -235,11 +235,11 @@ def seeds(count):
 
 
 @case
-def random_operations_in_memory(): random_operations(False, seeds(60 if LONG else 4))
+def random_operations_in_memory(): random_operations(False, seeds(60 if LONG else 3))
 
 
 @case
-def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG else 4))
+def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG else 3))
 
 
 # --- A peer that does not keep to the rules
@@ -259,7 +259,7 @@ def scribbled_memory():
         server("s = bounded(l.accept()[0])")
         warm(server, honest)
         broken = 0
-        for round_number in range(100 if LONG else 12):
+        for round_number in range(100 if LONG else 8):
             hostile = Agent(side, "client")
             hostile(FLOWS)
             hostile("role = 'client'")

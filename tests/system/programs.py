@@ -136,7 +136,7 @@ def threads_are_cancelled(side):
 def threads_are_cancelled_under_handlers(side):
     port = free_port()
     side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
-    return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 40, 20000 if LONG else 4000)
+    return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 40, 20000 if LONG else 2000)
 
 
 @scenario("vhost", "local", "rc", "shm", "veth", "verbs")
@@ -145,7 +145,7 @@ def handlers_jump_out_of_calls(side):
     """Handlers leave calls by siglongjmp, as programs do for time-outs. Nothing of the call is left over."""
     port, program = free_port(), os.path.join(BUILD, "bin", "jumps")
     server = side.start("server", program, "server", side.address, port, until="ready")
-    got = side.run("client", program, "client", side.address, port, 1000 if LONG else 100, timeout=200 if LONG else 60)
+    got = side.run("client", program, "client", side.address, port, 1000 if LONG else 40, timeout=200 if LONG else 60)
     return got, side.end(server)
 
 

@@ -189,7 +189,7 @@ def ends(server_role):
     return {"ours": ("kernel", OURS), "kernel": ("ours", KERNELS)}[server_role]
 
 
-AMOUNT = (2 << 30) if LONG else (200 << 20)  # bytes that a transfer moves each way
+AMOUNT = (2 << 30) if LONG else (120 << 20)  # bytes that a transfer moves each way
 
 
 def transfer(side, server_role, count, timeout=600, **extra):
