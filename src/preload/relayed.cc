@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "os/errno_map.h"
 #include "os/net/address.h"
+#include "os/net/rights_message.h"
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "os/pump_name.h"
@@ -114,21 +114,13 @@ bool stands(int fd) {
 /// Reads one connection's end. -1: there is none, and errno says why.
 int receive_end(int fd) {
   char word = 0;
-  iovec data{&word, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const auto got = real.recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  os::RightsMessage<1> message(&word, 1);
+  message.expect();
+  const auto got = real.recvmsg(fd, &message.header(), MSG_CMSG_CLOEXEC);
   if (got < 0 && errno != ECONNRESET) return -1;
-  if (got > 0 && (message.msg_flags & MSG_CTRUNC) != 0) return errno = EMFILE, -1;
-  const cmsghdr* const rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return errno = EINVAL, -1;  // it listens no more
-  int end = -1;
-  memcpy(&end, CMSG_DATA(rights), sizeof end);
-  return end;
+  if (got > 0 && message.lacks_descriptors()) return errno = EMFILE, -1;
+  const auto [end] = got > 0 ? message.received() : std::array{-1};
+  return end >= 0 ? end : (errno = EINVAL, -1);  // it listens no more
 }
 
 /// accept(2) leaves the connection where it is if the program can have no more descriptors. A message would lose it.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "backends/packet/flows/shared_interface.h"
 #include "backends/packet/flows/steering_program.h"
 #include "backends/packet/libc.h"
+#include "os/net/rights_message.h"
 
 namespace bypass::packet {
 namespace {
@@ -23,50 +23,31 @@ struct Kept {
   int interface = 0;
   MacAddress mac;
 };
-constexpr std::size_t kPassed = 2;
 
 // One packet that carries a Kept and its two descriptors.
 class Message {
  public:
-  Message() {
-    header_.msg_iov = &part_;
-    header_.msg_iovlen = 1;
-    header_.msg_control = control_.data();
-    header_.msg_controllen = control_.size();
-  }
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
-
   bool send(int socket, int table, int link) {
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(kPassed * sizeof(int));
-    const std::array<int, kPassed> passed{table, link};
-    std::memcpy(CMSG_DATA(rights), passed.data(), sizeof passed);
-    return libc.sendmsg(socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof kept);
+    message_.pass(std::array{table, link});
+    return libc.sendmsg(socket, &message_.header(), MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof kept);
   }
 
   // Reads the first message and leaves it in the queue. False with errno. EAGAIN: there is no message. EMFILE: this
   // process has no numbers left for the message's descriptors.
   bool look(int socket, Descriptor& table, Descriptor& link) {
-    if (libc.recvmsg(socket, &header_, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) < 0) return false;
-    std::array<int, kPassed> passed{-1, -1};
-    const cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
-    if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS)
-      std::memcpy(passed.data(), CMSG_DATA(rights), std::min(rights->cmsg_len - CMSG_LEN(0), sizeof passed));
-    table = Descriptor(passed[0]);
-    link = Descriptor(passed[1]);
+    message_.expect();
+    if (libc.recvmsg(socket, &message_.header(), MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) < 0) return false;
+    const auto [first, second] = message_.received();
+    table = Descriptor(first);
+    link = Descriptor(second);
     errno = EMFILE;
-    return (header_.msg_flags & MSG_CTRUNC) == 0;
+    return !message_.lacks_descriptors();
   }
 
   Kept kept;
 
  private:
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassed * sizeof(int))> control_{};
-  iovec part_{&kept, sizeof kept};
-  msghdr header_{};
+  os::RightsMessage<2> message_{&kept, sizeof kept};
 };
 
 }  // namespace

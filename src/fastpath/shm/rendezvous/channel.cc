@@ -3,7 +3,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
+
+#include "os/net/rights_message.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -17,31 +18,18 @@ namespace {
 
 constexpr std::byte kWakeUp{0x77};
 
-// Room for exactly one descriptor's control message, without padding: a second descriptor would fit into the padding.
-constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
-
-union Control {
-  cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int))];
-};
-
-Channel::Sent send_header(int fd, const msghdr& header) {
-  const long sent = os::call(SYS_sendmsg, fd, os::address(&header), MSG_DONTWAIT | MSG_NOSIGNAL);
+Channel::Sent send_message(int fd, os::RightsMessage<1>& message) {
+  const long sent = os::call(SYS_sendmsg, fd, os::address(&message.header()), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) return Channel::Sent::kSent;
   return sent == -EAGAIN || sent == -EINTR || sent == -ENOBUFS || sent == -ENOMEM ? Channel::Sent::kFull
                                                                                   : Channel::Sent::kGone;
 }
 
-// Takes the control data. At most one descriptor is kept, whatever the peer sends.
-void take_control(msghdr& header, Channel::Received& received) {
-  for (const cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr;
-       each = CMSG_NXTHDR(&header, const_cast<cmsghdr*>(each))) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(each), sizeof fd);
-    received.descriptor = Descriptor(fd);
-  }
-  if ((header.msg_flags & MSG_CTRUNC) == 0) return;
+// At most one descriptor is kept, whatever the peer sends.
+void take_descriptor(const os::RightsMessage<1>& message, Channel::Received& received) {
+  const auto [passed] = message.received();
+  received.descriptor = Descriptor(passed);
+  if (!message.lacks_descriptors()) return;
   received.many = true;
   received.descriptor.reset();
 }
@@ -63,46 +51,29 @@ Channel Channel::make() {
 }
 
 Channel::Sent Channel::send(std::span<const std::byte> packet, int passed) {
-  iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  Control control{};
-  if (passed >= 0) {
-    header.msg_control = control.bytes;
-    header.msg_controllen = sizeof control.bytes;
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = kControlBytes;
-    std::memcpy(CMSG_DATA(rights), &passed, sizeof passed);
-  }
-  return send_header(socket_.get(), header);
+  os::RightsMessage<1> message(packet.data(), packet.size());
+  if (passed >= 0) message.pass({&passed, 1});
+  return send_message(socket_.get(), message);
 }
 
 Channel::Received Channel::receive(std::span<std::byte> room) {
   Received received;
-  iovec part{room.data(), room.size()};
-  Control control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.bytes;
-  header.msg_controllen = kControlBytes;
+  os::RightsMessage<1> message(room.data(), room.size());
+  message.expect();
   const auto ask = [&] {
-    return os::call(SYS_recvmsg, socket_.get(), os::address(&header), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    return os::call(SYS_recvmsg, socket_.get(), os::address(&message.header()), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   };
   long got = ask();
   // If the peer closed the socket with packets unread, the kernel reports that once, before the packets that the peer
   // has sent.
   if (got == -ECONNRESET) got = ask();
   if (got == -EAGAIN || got == -EINTR) return received;
-  if (got >= 0) take_control(header, received);
+  if (got >= 0) take_descriptor(message, received);
   // An empty packet looks like the peer's end. This library sends no empty packets.
   received.kind = got <= 0 ? Received::Kind::kGone : Received::Kind::kPacket;
   if (got <= 0) return received;
   received.bytes = static_cast<std::size_t>(got);
-  received.cut = (header.msg_flags & MSG_TRUNC) != 0;
+  received.cut = message.lacks_bytes();
   if (got == 1 && room[0] == kWakeUp) received.kind = Received::Kind::kWake;
   return received;
 }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,6 +17,7 @@
 #include "os/kernel.h"
 #include "os/log/log.h"
 #include "os/net/address.h"
+#include "os/net/rights_message.h"
 #include "os/os.h"
 #include "os/pump_name.h"
 #include "runtime/family/pump/family_process.h"
@@ -128,38 +128,9 @@ void drain(int fd, std::size_t filled) {
 
 /// Sends a record with a descriptor, or none (below 0). Returns a negative errno where that is not possible now.
 long send_with(int fd, const void* record, std::size_t bytes, int passed) {
-  iovec data{const_cast<void*>(record), bytes};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (passed >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &passed, sizeof passed);
-  }
-  return os::call(SYS_sendmsg, fd, os::address(&message), kNoWait);
-}
-
-/// Takes the descriptors of a message. More than two are closed, as are those of a message that was cut.
-void take_descriptors(msghdr& message, int& first, int& second) {
-  for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
-    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; i++) {
-      int fd = -1;
-      memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
-      int& place = first < 0 ? first : second;
-      if (place < 0)
-        place = fd;
-      else
-        os::close(fd);
-    }
-  }
+  os::RightsMessage<1> message(record, bytes);
+  if (passed >= 0) message.pass({&passed, 1});
+  return os::call(SYS_sendmsg, fd, os::address(&message.header()), kNoWait);
 }
 
 /// The number of the asker's socket goes no further: what keeps it may close it with the family's lock held, and the
@@ -234,24 +205,19 @@ void pump(Pumping& pumping) {
 // --- Requests
 
 bool Relay::take_request(Asked& asked) {
-  constexpr std::size_t kMostPassed = 8;
-  iovec data{&asked.request, sizeof asked.request};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostPassed * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const long got = os::call(SYS_recvmsg, control_, os::address(&message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  os::RightsMessage<2> message(&asked.request, sizeof asked.request);
+  message.expect();
+  const long got = os::call(SYS_recvmsg, control_, os::address(&message.header()), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got == -EAGAIN || got == -EINTR) return false;
   // An empty record, and the end, are both 0 bytes.
   if (got < 0 || (got == 0 && (os::poll_now(control_, 0) & POLLHUP) != 0)) {
     close_if_open(control_);
     return false;
   }
-  take_descriptors(message, asked.kernels, asked.answer);
-  const bool whole = got == sizeof asked.request && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  if (!whole) asked.request.kind = 0;
+  const auto [kernels, answer] = message.received();
+  asked.kernels = kernels;
+  asked.answer = answer;
+  if (got != sizeof asked.request || message.lacks_bytes() || message.lacks_descriptors()) asked.request.kind = 0;
   return true;
 }
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -12,6 +11,7 @@
 
 #include "os/kernel.h"
 #include "os/log/log.h"
+#include "os/net/rights_message.h"
 #include "os/os.h"
 #include "os/own/own_descriptors.h"
 #include "runtime/family/pump/family_process.h"
@@ -67,21 +67,10 @@ struct Task {
 
 /// Sends a request with its descriptors. Waits while the relay has many to read. Below 0: it has ended.
 long send_request(int relay, const RelayRequest& request, int fd, int answer) {
-  iovec data{const_cast<RelayRequest*>(&request), sizeof request};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(2 * sizeof(int));
-  const std::array descriptors{fd, answer};
-  memcpy(CMSG_DATA(rights), descriptors.data(), sizeof descriptors);
+  os::RightsMessage<2> message(&request, sizeof request);
+  message.pass(std::array{fd, answer});
   long sent;
-  do sent = os::call(SYS_sendmsg, relay, os::address(&message), MSG_NOSIGNAL);
+  do sent = os::call(SYS_sendmsg, relay, os::address(&message.header()), MSG_NOSIGNAL);
   while (sent == -EINTR);
   return sent;
 }
@@ -94,21 +83,13 @@ int hear_answer(int fd) {
   while (ready == -EINTR);
   if (ready != 1) return -ETIMEDOUT;
   RelayAnswer answer;
-  iovec data{&answer, sizeof answer};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const long got = os::call(SYS_recvmsg, fd, os::address(&message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got != sizeof answer) return -ECONNRESET;
-  if (answer.error != 0) return -answer.error;
-  const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return -EMFILE;
-  int end = -1;
-  memcpy(&end, CMSG_DATA(rights), sizeof end);
-  return end;
+  os::RightsMessage<1> message(&answer, sizeof answer);
+  message.expect();
+  const long got = os::call(SYS_recvmsg, fd, os::address(&message.header()), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const auto [end] = got > 0 ? message.received() : std::array{-1};
+  if (got == sizeof answer && answer.error == 0) return end >= 0 ? end : -EMFILE;
+  close_if_open(end);
+  return got == sizeof answer ? -answer.error : -ECONNRESET;
 }
 
 int ask(const RelayRequest& request, int fd, int gone) {
