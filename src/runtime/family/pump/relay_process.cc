@@ -88,7 +88,7 @@ int hear_answer(int fd) {
   const long got = os::call(SYS_recvmsg, fd, os::address(&message.header()), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   const auto [end] = got > 0 ? message.received() : std::array{-1};
   if (got == sizeof answer && answer.error == 0) return end >= 0 ? end : -EMFILE;
-  close_if_open(end);
+  if (end >= 0) os::close(end);
   return got == sizeof answer ? -answer.error : -ECONNRESET;
 }
 
