@@ -84,6 +84,7 @@ TEST(LaneModel, LeftAtAnyStep) {
 }
 TEST(LaneModel, LeftAndOpenedAgain) {
   expect_good({.bytes = {0, 0}, .links = 2, .may_leave = true});
+  expect_good({.bytes = {1, 0}, .links = 2, .may_die = false, .may_leave = true});
 }
 TEST(LaneModel, AbortedAtAnyStep) {
   expect_good({.bytes = {1, 0}, .may_abort = true});
