@@ -177,6 +177,38 @@ TEST(CardRules, OnlyThe82574IsOpenedByMsi) {
   EXPECT_FALSE(binding_of(card).msi);
 }
 
+constexpr std::uintptr_t kPage = kHugePage, kHidden = 6 * kPage;
+
+std::uint64_t physical_address_of(std::uintptr_t place) {
+  return place / kPage * kPage == kHidden ? kNoCardAddress : 1000 * kPage - place / kPage * kPage + place % kPage;
+}
+
+TEST(CardMemory, WithPhysicalAddressesEachHugePageIsAPart) {
+  const auto parts = reachable_parts(4 * kPage + 100, kPage, Iova::kPhysical, physical_address_of);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].offset, 0U);
+  EXPECT_EQ(parts[0].bytes, kPage - 100);
+  EXPECT_EQ(parts[0].address, 996 * kPage + 100);
+  EXPECT_EQ(parts[1].offset, kPage - 100);
+  EXPECT_EQ(parts[1].bytes, 100U);
+  EXPECT_EQ(parts[1].address, 995 * kPage);
+}
+
+TEST(CardMemory, NoCardIsGivenAPartThatHasNoAddress) {
+  const auto parts = reachable_parts(5 * kPage, 3 * kPage, Iova::kPhysical, physical_address_of);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].offset, 0U);
+  EXPECT_EQ(parts[1].offset, 2 * kPage);
+  EXPECT_TRUE(reachable_parts(kHidden, kPage, Iova::kPhysical, physical_address_of).empty());
+}
+
+TEST(CardMemory, BehindAnIommuMemoryIsOnePart) {
+  const auto parts = reachable_parts(4 * kPage + 100, 3 * kPage, Iova::kVirtual, [](std::uintptr_t p) { return p; });
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].bytes, 3 * kPage);
+  EXPECT_EQ(parts[0].address, 4 * kPage + 100);
+}
+
 TEST(CardRules, ARefusedFrameEndsInNoTso) {
   PortCaps caps;
   caps.tso = true;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "backends/dpdk/card/iova.h"
 #include "backends/dpdk/eal/eal.h"
 
 namespace bypass::dpdk {
@@ -66,6 +67,17 @@ bool register_ops() {
   return index >= 0;
 }
 
+// By what EAL noted when it took the page. /proc/self/pagemap hides physical addresses from a process that has given
+// its rights up (proc_pid_pagemap(5)).
+std::uint64_t address_of(std::uintptr_t place) {
+  static_assert(kNoCardAddress == RTE_BAD_IOVA);
+  auto* const memory = reinterpret_cast<void*>(place);
+  if (!eal_has_physical_addresses()) return rte_mem_virt2iova(memory);
+  const rte_memseg* const page = rte_mem_virt2memseg(memory, nullptr);
+  if (page == nullptr || page->iova == RTE_BAD_IOVA) return kNoCardAddress;
+  return page->iova + RTE_PTR_DIFF(memory, page->addr);
+}
+
 void init_packet(rte_mbuf* m, std::uint16_t port_index) {
   Packet* p = packet_of(m);
   *p = Packet{};
@@ -107,7 +119,15 @@ bool BufferPool::create(const char* name, const PoolConfig& config, std::uint16_
     return false;
   }
   adopt_chunk();
+  take_all_at_once();
   return true;
+}
+
+// A process that gives root up later gets no more memory whose physical address EAL may see.
+void BufferPool::take_all_at_once() {
+  if (!eal_has_physical_addresses() || total() == limit()) return;
+  if (add_chunk(limit() - total())) return adopt_chunk();
+  limit_ = total();
 }
 
 bool BufferPool::add_chunk(std::uint32_t count) {
@@ -126,20 +146,14 @@ bool BufferPool::add_chunk(std::uint32_t count) {
   return true;
 }
 
-// Makes buffers in a chunk's memory, and returns how many. With physical addresses, memory is contiguous to a card only
-// within a huge page. So no buffer lies across the border of two pages.
+// Makes buffers in a chunk's memory, and returns how many. No buffer lies across the border of two parts.
 int BufferPool::lay_out(char* memory, std::size_t bytes) {
-  constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
+  const Iova mode = eal_has_physical_addresses() ? Iova::kPhysical : Iova::kVirtual;
   int made = 0;
-  for (std::size_t done = 0; done < bytes;) {
-    const std::size_t to_border = kPage - (reinterpret_cast<std::uintptr_t>(memory) + done) % kPage;
-    const std::size_t part = eal_has_physical_addresses() ? std::min(to_border, bytes - done) : bytes;
-    // rte_malloc_virt2iova() takes only the first address of an allocation.
-    const rte_iova_t iova = done == 0 ? rte_malloc_virt2iova(memory) : rte_mem_virt2iova(memory + done);
-    const int more = rte_mempool_populate_iova(pool_, memory + done, iova, part, nullptr, nullptr);
-    if (more < 0) return made > 0 ? made : more;
+  for (const CardMemory& part : reachable_parts(reinterpret_cast<std::uintptr_t>(memory), bytes, mode, address_of)) {
+    const int more = rte_mempool_populate_iova(pool_, memory + part.offset, part.address, part.bytes, nullptr, nullptr);
+    if (more < 0) break;
     made += more;
-    done += part;
   }
   return made;
 }

@@ -7,7 +7,7 @@
 //
 // An element is  mbuf (128 bytes) | Packet (128, the mbuf's private area) | headroom 128 | data room.
 // The pool starts small and grows in chunks up to its budget: the control thread makes a chunk aside
-// (grow), and the next alloc takes it in.
+// (grow), and the next alloc takes it in. Where cards take physical addresses, the whole budget is made at once.
 #pragma once
 
 #include <rte_mbuf.h>
@@ -99,6 +99,7 @@ class BufferPool {
  private:
   bool add_chunk(std::uint32_t count);
   int lay_out(char* memory, std::size_t bytes);
+  void take_all_at_once();
   void adopt_chunk();
   [[nodiscard]] std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
 

@@ -1,5 +1,7 @@
 #include "backends/dpdk/card/iova.h"
 
+#include <algorithm>
+
 #include "backends/pci_card.h"
 
 namespace bypass::dpdk {
@@ -18,6 +20,18 @@ std::string iova_problem(const PciCard& card, Iova mode) {
   return "the card is on " + card.driver +
          " now, without an IOMMU, and this process's memory is not made for that; accepted is the driver of before, or "
          "a new start of the program";
+}
+
+std::vector<CardMemory> reachable_parts(std::uintptr_t memory, std::size_t bytes, Iova mode,
+                                        std::uint64_t (*address_of)(std::uintptr_t)) {
+  std::vector<CardMemory> parts;
+  for (std::size_t done = 0, part; done < bytes; done += part) {
+    const std::size_t to_border = kHugePage - (memory + done) % kHugePage;
+    part = mode == Iova::kPhysical ? std::min(to_border, bytes - done) : bytes;
+    const std::uint64_t address = address_of(memory + done);
+    if (address != kNoCardAddress) parts.push_back({done, part, address});
+  }
+  return parts;
 }
 
 }  // namespace bypass::dpdk

@@ -1,6 +1,8 @@
 // Iova: by which addresses a process's cards read and write memory. EAL has one mode for all cards, from its start on.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,5 +24,19 @@ Iova iova_of_cards(const std::vector<std::string>& cards, std::string& first, co
 
 /// Why a card that comes back cannot be had in this mode. Empty: it can.
 std::string iova_problem(const PciCard& card, Iova mode);
+
+/// A part of a piece of memory that is contiguous to a card.
+struct CardMemory {
+  std::size_t offset = 0, bytes = 0;
+  std::uint64_t address = 0;  // by which the card reaches it
+};
+
+/// What address_of() says of memory that no card can be told of: RTE_BAD_IOVA.
+inline constexpr std::uint64_t kNoCardAddress = UINT64_MAX;
+
+/// The parts of `bytes` at `memory` that a card can reach. Physical addresses are contiguous within a huge page only,
+/// so there each page is a part. A part without an address is left out: a card would write to any place by it.
+std::vector<CardMemory> reachable_parts(std::uintptr_t memory, std::size_t bytes, Iova mode,
+                                        std::uint64_t (*address_of)(std::uintptr_t));
 
 }  // namespace bypass::dpdk
