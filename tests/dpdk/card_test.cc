@@ -209,15 +209,27 @@ TEST(CardMemory, BehindAnIommuMemoryIsOnePart) {
   EXPECT_EQ(parts[0].address, 4 * kPage + 100);
 }
 
-TEST(CardRules, ARefusedFrameEndsInNoTso) {
+PortCaps caps_of_tso(std::uint32_t bytes) {
   PortCaps caps;
   caps.tso = true;
-  caps.tso_max_bytes = 30'000;
-  shorten_tso(caps);
+  caps.tso_max_bytes = bytes;
+  return caps;
+}
+
+TEST(CardRules, RefusedFramesEndInNoTso) {
+  PortCaps caps = caps_of_tso(30'000);
+  shorten_tso(caps, 30'000);
   EXPECT_TRUE(caps.tso);
   EXPECT_EQ(caps.tso_max_bytes, 15'000U);
-  for (int i = 0; i < 4; i++) shorten_tso(caps);
+  for (int i = 0; i < 4; i++) shorten_tso(caps, caps.tso_max_bytes);
   EXPECT_FALSE(caps.tso);
+}
+
+TEST(CardRules, ABurstOfRefusedFramesIsOneRefusal) {
+  PortCaps caps = caps_of_tso(60'000);
+  for (int i = 0; i < 32; i++) shorten_tso(caps, 40'000);
+  EXPECT_TRUE(caps.tso);
+  EXPECT_EQ(caps.tso_max_bytes, 20'000U);
 }
 
 TEST(CardRules, JoinedFramesOnlyWhereTheyArriveWhole) {

@@ -304,7 +304,8 @@ std::size_t DpdkPort::burst(std::span<Packet* const> frames) {
 // The driver would not take this frame at the next try, either. It is lost, as on a wire, and TCP sends it again in
 // shorter frames.
 std::size_t DpdkPort::refuse(Packet* frame) {
-  if ((frame->flags & kTxTso) != 0) shorten_tso(caps_);
+  const std::uint32_t headers = std::uint32_t{frame->l2_len} + frame->l3_len + frame->l4_len;
+  if ((frame->flags & kTxTso) != 0) shorten_tso(caps_, frame->frame_len - headers);
   return drop({&frame, 1});
 }
 

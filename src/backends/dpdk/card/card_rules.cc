@@ -34,8 +34,9 @@ CardRules rules_of_driver(const char* driver) {
   return found == kRows.end() ? CardRules{} : found->rules;
 }
 
-void shorten_tso(PortCaps& caps) {
-  caps.tso_max_bytes /= 2;
+void shorten_tso(PortCaps& caps, std::uint32_t refused_bytes) {
+  if (refused_bytes > caps.tso_max_bytes) return;
+  caps.tso_max_bytes = refused_bytes / 2;
   caps.tso = caps.tso && caps.tso_max_bytes >= 2 * caps.mtu;
 }
 

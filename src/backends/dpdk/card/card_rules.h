@@ -26,8 +26,9 @@ struct CardRules {
 /// By the driver's name in rte_eth_dev_info.
 CardRules rules_of_driver(const char* driver);
 
-/// A driver has refused a TSO frame: half as long ones from now on, none at last.
-void shorten_tso(PortCaps& caps);
+/// A driver has refused a TSO frame of so many payload bytes: half as long ones from now on, none at last. A frame that
+/// is longer than what is allowed by now was made before an earlier refusal, and changes nothing.
+void shorten_tso(PortCaps& caps, std::uint32_t refused_bytes);
 
 /// How a card's interrupts are to be had, which is asked before it is opened.
 struct CardBinding {
