@@ -13,6 +13,7 @@
 #include "backends/dpdk/card/card_memory.h"
 #include "backends/dpdk/card/card_rules.h"
 #include "backends/dpdk/card/iova.h"
+#include "backends/dpdk/card/lost_frames.h"
 #include "backends/pci_card.h"
 
 namespace bypass::dpdk {
@@ -240,6 +241,21 @@ TEST(CardRules, JoinedFramesOnlyWhereTheyArriveWhole) {
   EXPECT_EQ(rules_of_driver("net_virtio").most_mtu, 0);
   EXPECT_FALSE(rules_of_driver("net_unheard_of").lro);
   EXPECT_FALSE(rules_of_driver(nullptr).lro);
+}
+
+TEST(LostFrames, AreAddedUpOverOpenings) {
+  LostFrames lost;
+  EXPECT_EQ(lost.add(5), 5U);
+  EXPECT_EQ(lost.add(7), 2U);
+  EXPECT_EQ(lost.add(3), 3U) << "opened again";
+}
+
+TEST(LostFrames, WhatACardThatHasGoneReadsAsIsNoCount) {
+  LostFrames lost;
+  EXPECT_EQ(lost.add(10), 10U);
+  EXPECT_EQ(lost.add(10 + std::uint64_t{UINT32_MAX}), 0U);
+  EXPECT_EQ(lost.add(10 + 2 * std::uint64_t{UINT32_MAX}), 0U);
+  EXPECT_EQ(lost.add(11), 1U);
 }
 
 }  // namespace

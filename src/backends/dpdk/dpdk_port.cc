@@ -134,11 +134,8 @@ void DpdkPort::set_link(bool up) {
   wake();
 }
 
-// A device counts anew when it is opened again.
 void DpdkPort::set_lost(std::uint64_t frames) {
-  const std::uint64_t more = frames >= lost_by_device_ ? frames - lost_by_device_ : frames;
-  lost_by_device_ = frames;
-  lost_.fetch_add(more, std::memory_order_relaxed);
+  lost_.fetch_add(lost_by_device_.add(frames), std::memory_order_relaxed);
 }
 
 void DpdkPort::tell_forbidden(bool on) {

@@ -27,6 +27,7 @@
 #include "backends/counter.h"
 #include "backends/dpdk/buffer_pool.h"
 #include "backends/dpdk/card/interrupt_trust.h"
+#include "backends/dpdk/card/lost_frames.h"
 #include "stack/frame/port.h"
 
 namespace bypass::dpdk {
@@ -125,7 +126,7 @@ class DpdkPort final : public Port, PortCounters {
   std::atomic<State> state_{State::kPaused};
   std::atomic<bool> link_{false}, gone_{false};
   std::atomic<std::uint64_t> lost_{0};  // frames, by devices in turn
-  std::uint64_t lost_by_device_ = 0;    // of these, by the one that is open; control thread
+  LostFrames lost_by_device_;           // control thread
   std::atomic<bool> switching_{false};  // inside of the driver's switch of its interrupt
   bool armed_ = false;
   bool armed_link_ = false;  // link_ as it was at the last arm()

@@ -278,7 +278,9 @@ void PortKeeper::watch_link(Instant now) {
   if (device_.is_leaving()) return stop();
   const bool is_up = device_.link_is_up();
   if (plan_.role == Role::kVirtio && !is_up) return stop();
-  if (plan_.role == Role::kOther) port_->set_lost(device_.dropped_by_device());
+  const std::uint64_t lost = plan_.role == Role::kOther ? device_.dropped_by_device() : 0;
+  if (device_.is_leaving()) return stop();  // it has gone meanwhile: what its registers said may be ones
+  if (plan_.role == Role::kOther) port_->set_lost(lost);
   if (port_->is_running()) port_->set_link(is_up);
 }
 
