@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "backends/card_drivers.h"
+#include "backends/dpdk/card/io_ports.h"
 #include "backends/dpdk/control.h"
 #include "backends/dpdk/eal/descriptors.h"
 #include "backends/dpdk/eal/eal.h"
@@ -29,6 +30,7 @@ class DpdkBackend final : public Backend {
   void close(Port* port) override;
   void drop_in_child() override {
     drop_all_descriptors();
+    forget_ports_in_child();
     hide_memory_in_child();
   }
 

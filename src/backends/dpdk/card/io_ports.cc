@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 
 #include "backends/dpdk/eal/descriptors.h"
 #include "backends/dpdk/eal/libc.h"
@@ -46,13 +48,19 @@ void name_card_of_ports(const std::string& card) {
   folder() = card;
 }
 
-bool open_ports(const void* key, int bar) {
+bool open_ports(const void* key, int bar, std::string& problem) {
   close_ports(key);
   Ports* const place = find(nullptr);
-  if (place == nullptr) return false;
   const std::string path = folder() + "/resource" + std::to_string(bar);
+  if (place == nullptr) {
+    problem = path + ": this process has the I/O ports of " + std::to_string(g_ports.size()) + " cards already";
+    return false;
+  }
   const int fd = raise_descriptor(libc.open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd < 0) return false;
+  if (fd < 0) {
+    problem = path + ", the card's I/O ports: " + std::strerror(errno);
+    return false;
+  }
   place->fd.store(fd, std::memory_order_release);
   place->key.store(key, std::memory_order_release);
   return true;
@@ -63,6 +71,13 @@ void close_ports(const void* key) {
   if (ports == nullptr) return;
   ports->key.store(nullptr, std::memory_order_release);
   close_descriptor(ports->fd.exchange(-1, std::memory_order_acq_rel));
+}
+
+void forget_ports_in_child() {
+  for (Ports& ports : g_ports) {
+    ports.key.store(nullptr, std::memory_order_release);
+    ports.fd.store(-1, std::memory_order_release);
+  }
 }
 
 void read_ports(const void* key, std::byte* data, std::size_t bytes, std::size_t offset) {

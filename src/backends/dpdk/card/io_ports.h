@@ -14,9 +14,13 @@ namespace bypass::dpdk {
 void name_card_of_ports(const std::string& folder);
 
 /// Opens the ports of that card's base address register `bar` under the name `key`. False: there is no such file, this
-/// process may not open it, or too many are open (8). Control thread.
-[[nodiscard]] bool open_ports(const void* key, int bar);
+/// process may not open it, or too many are open (8); `problem` says which. Control thread.
+[[nodiscard]] bool open_ports(const void* key, int bar, std::string& problem);
 void close_ports(const void* key);
+
+/// In a forked child, whose descriptors of ports are closed: their numbers may be the program's next.
+/// Async-signal-safe.
+void forget_ports_in_child();
 
 /// One access of 4, 2 or 1 bytes at a time, as the rest allows. What a card that has gone reads as is ones. Any thread,
 /// while the ports are open.

@@ -58,10 +58,7 @@ ssize_t on_log_write(void*, const char* text, std::size_t size) {
   std::string line(text, size);
   while (!line.empty() && line.back() == '\n') line.pop_back();
   if (line.empty()) return static_cast<ssize_t>(size);
-  host->log(LogLevel::kDebug, line.c_str());
-  Log& log = dpdk_log();
-  const std::lock_guard lock(log.mutex);
-  if (log.recent_errors.size() < 600) log.recent_errors += (log.recent_errors.empty() ? "" : "; ") + line;
+  note_error(line);
   return static_cast<ssize_t>(size);
 }
 
@@ -275,6 +272,13 @@ void hide_memory_in_child() {
   for (std::size_t i = 0; i < range_count.load(std::memory_order_acquire); i++)
     mmap(ranges[i].begin, ranges[i].bytes, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void note_error(const std::string& line) {
+  host->log(LogLevel::kDebug, line.c_str());
+  Log& log = dpdk_log();
+  const std::lock_guard lock(log.mutex);
+  if (log.recent_errors.size() < 600) log.recent_errors += (log.recent_errors.empty() ? "" : "; ") + line;
 }
 
 std::string take_dpdk_errors() {

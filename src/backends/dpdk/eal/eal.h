@@ -34,5 +34,7 @@ void hide_memory_in_child();
 
 /// The last error lines that DPDK logged since the previous call, for `problem` texts; empty when none.
 std::string take_dpdk_errors();
+/// Adds a line to these: a cause that DPDK does not see.
+void note_error(const std::string& line);
 
 }  // namespace bypass::dpdk
