@@ -18,8 +18,10 @@
 #include "backends/dpdk/card/card_rules.h"
 #include "backends/dpdk/card/io_ports.h"
 #include "backends/dpdk/card/vain_waits.h"
+#include "backends/dpdk/control.h"
 #include "backends/dpdk/eal/descriptors.h"
 #include "backends/dpdk/eal/eal.h"
+#include "backends/dpdk/eal/guard.h"
 #include "backends/dpdk/eal/libc.h"
 #include "backends/pci_card.h"
 #include "os/memory_maps.h"
@@ -30,6 +32,9 @@ extern "C" void virtio_user_dev_delayed_disconnect_handler(void* device);
 
 namespace bypass::dpdk {
 namespace {
+
+// How long opening a card may take. The slowest loads its firmware in a few seconds.
+constexpr std::chrono::seconds kPatience{20};
 
 constexpr std::uint64_t kRxChecksums =
     RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
@@ -106,17 +111,43 @@ bool Device::fail(const char* step, int error, std::string& problem) {
   return false;
 }
 
+// A call of the driver, which may wait for its card. -ETIMEDOUT: the card has not answered, and the driver would have
+// waited for ever. What it had locked stays locked: of virtio's driver, that is its control queue. So the driver is
+// asked nothing more, except to close, which needs no control queue.
+template <typename Call>
+int Device::ask(Call call) {
+  if (is_stuck_) return -ETIMEDOUT;
+  struct Asked {
+    Call& call;
+    int result;
+  } asked{call, -ETIMEDOUT};
+  const auto body = [](void* argument) {
+    auto* a = static_cast<Asked*>(argument);
+    a->result = a->call();
+  };
+  const VainWaits waits(is_card() ? spec_.name : "", patience_end_);
+  std::string why;
+  is_stuck_ = !run_guarded(body, &asked, why);
+  if (asked.result != 0 && waits.was_silent())
+    note_error("the card has not answered its driver within " + std::to_string(kPatience.count()) + " s");
+  else if (is_stuck_)
+    note_error("the card has gone");
+  return asked.result;
+}
+
 bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(void*), void* argument,
                   std::string& problem) {
   spec_ = spec;
   event_ = {on_event, argument};
   take_dpdk_errors();
+  is_stuck_ = false;
+  patience_end_ = is_card() ? monotonic_now() + kPatience : kNever;
   if (is_card()) {
     heed_rules(rules_of_card(spec.name));
     name_card_of_ports("/sys/bus/pci/devices/" + spec.name);
   }
-  if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
-    return fail("opening", error, problem);
+  const auto plug = [&] { return rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); };
+  if (const int error = ask(plug); error != 0) return fail("opening", error, problem);
   plugged_ = true;
   if (is_card()) follow_requests(on_event, argument);
   if (is_card()) guard_registers(true);
@@ -176,10 +207,11 @@ bool Device::bring_up(rte_mempool* pool, std::string& problem) {
   if (!configure(problem)) return false;
   if (!set_up_queues(pool, problem)) return false;
   rte_eth_dev_callback_register(id_, RTE_ETH_EVENT_INTR_LSC, on_link_event, &event_);
-  if (const int error = rte_eth_dev_start(id_); error != 0) return fail("starting", error, problem);
-  started_ = true;
+  if (const int error = ask([&] { return rte_eth_dev_start(id_); }); error != 0)
+    return fail("starting", error, problem);
   if (!take_mac(problem)) return false;
-  if (spec_.mtu != 0 && !spec_.shared_memory) rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(spec_.mtu));
+  if (spec_.mtu != 0 && !spec_.shared_memory)
+    ask([&] { return rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(spec_.mtu)); });
   find_interrupt_descriptor();
   return true;
 }
@@ -206,10 +238,11 @@ bool Device::configure(std::string& problem) {
   // now and then.
   conf.intr_conf.lsc = !is_card() && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0 ? 1 : 0;
   conf.intr_conf.rxq = spec_.interrupts ? 1 : 0;
-  int error = rte_eth_dev_configure(id_, 1, 1, &conf);
+  const auto ask_for_it = [&] { return rte_eth_dev_configure(id_, 1, 1, &conf); };
+  int error = ask(ask_for_it);
   if (error != 0 && spec_.interrupts) {  // a driver without receive interrupts
     conf.intr_conf.rxq = 0;
-    error = rte_eth_dev_configure(id_, 1, 1, &conf);
+    error = ask(ask_for_it);
   }
   return error == 0 || fail("configuring", error, problem);
 }
@@ -223,14 +256,14 @@ bool Device::refuse_mtu(const rte_eth_dev_info& info, std::uint16_t most, std::s
 bool Device::set_up_queues(rte_mempool* pool, std::string& problem) {
   rte_eth_dev_info info{};
   rte_eth_dev_info_get(id_, &info);
-  if (const int error =
-          rte_eth_rx_queue_setup(id_, 0, fit(spec_.descriptors, info.rx_desc_lim), SOCKET_ID_ANY, nullptr, pool);
-      error != 0)
-    return fail("receive queue", error, problem);
-  if (const int error =
-          rte_eth_tx_queue_setup(id_, 0, fit(spec_.descriptors, info.tx_desc_lim), SOCKET_ID_ANY, nullptr);
-      error != 0)
-    return fail("transmit queue", error, problem);
+  const auto receive = [&] {
+    return rte_eth_rx_queue_setup(id_, 0, fit(spec_.descriptors, info.rx_desc_lim), SOCKET_ID_ANY, nullptr, pool);
+  };
+  if (const int error = ask(receive); error != 0) return fail("receive queue", error, problem);
+  const auto transmit = [&] {
+    return rte_eth_tx_queue_setup(id_, 0, fit(spec_.descriptors, info.tx_desc_lim), SOCKET_ID_ANY, nullptr);
+  };
+  if (const int error = ask(transmit); error != 0) return fail("transmit queue", error, problem);
   return true;
 }
 
@@ -239,8 +272,8 @@ bool Device::take_mac(std::string& problem) {
   if (spec_.mac.is_zero() || spec_.mac == mac()) return true;
   rte_ether_addr address{};
   std::copy(spec_.mac.bytes.begin(), spec_.mac.bytes.end(), address.addr_bytes);
-  if (rte_eth_dev_default_mac_addr_set(id_, &address) == 0) return true;
-  const int error = rte_eth_promiscuous_enable(id_);
+  if (ask([&] { return rte_eth_dev_default_mac_addr_set(id_, &address); }) == 0) return true;
+  const int error = ask([&] { return rte_eth_promiscuous_enable(id_); });
   return error == 0 || !is_card() || fail("taking the MAC address (BYPASS_MAC)", error, problem);
 }
 
@@ -253,7 +286,7 @@ void Device::find_interrupt_descriptor() {
 
 void Device::stop_and_close() {
   rte_eth_dev_callback_unregister(id_, RTE_ETH_EVENT_INTR_LSC, on_link_event, &event_);
-  if (started_) rte_eth_dev_stop(id_);
+  rte_eth_dev_stop(id_);  // also one whose start has not come back
   rte_eth_dev_close(id_);
 }
 
@@ -268,18 +301,18 @@ void Device::close_virtio_user() {
 }
 
 void Device::close() {
-  const VainWaits waits(registers_.empty() ? "" : spec_.name);
+  const VainWaits waits(is_card() ? spec_.name : "");
   if (plugged_ && is_card()) unfollow_requests();
   if (id_ != kNone) spec_.virtio_user ? close_virtio_user() : stop_and_close();
   if (plugged_) rte_eal_hotplug_remove(spec_.bus.c_str(), spec_.name.c_str());
   guard_registers(false);
   id_ = kNone;
-  started_ = plugged_ = false;
+  plugged_ = false;
   interrupt_fd_ = -1;
 }
 
 bool Device::link_is_up() const {
-  const VainWaits waits(registers_.empty() ? "" : spec_.name);
+  const VainWaits waits(is_card() ? spec_.name : "");
   rte_eth_link link{};
   return rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
@@ -335,6 +368,7 @@ MacAddress Device::mac() const {
 }
 
 std::uint64_t Device::dropped_by_device() const {
+  const VainWaits waits(is_card() ? spec_.name : "");
   rte_eth_stats stats{};
   return rte_eth_stats_get(id_, &stats) == 0 ? stats.imissed + stats.ierrors : 0;
 }

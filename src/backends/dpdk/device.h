@@ -9,6 +9,7 @@
 
 #include "backends/dpdk/card/card_memory.h"
 #include "stack/frame/port.h"
+#include "stack/time.h"
 
 struct rte_eth_dev_info;
 struct rte_mempool;
@@ -76,6 +77,8 @@ class Device {
  private:
   static constexpr std::uint16_t kNone = 0xffff;
 
+  template <typename Call>
+  int ask(Call call);
   void stop_and_close();
   void close_virtio_user();
   bool bring_up(rte_mempool* pool, std::string& problem);
@@ -93,7 +96,8 @@ class Device {
   DeviceSpec spec_;
   std::uint16_t id_ = kNone;
   bool plugged_ = false;
-  bool started_ = false;
+  Instant patience_end_ = kNever;  // of opening
+  bool is_stuck_ = false;          // the driver has been left in the middle of a call
   int interrupt_fd_ = -1;
   bool has_interrupt_switch_ = false;
   bool lro_ = false;                 // asked for

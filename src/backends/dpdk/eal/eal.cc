@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <rte_cycles.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
@@ -20,6 +21,7 @@
 
 #include "backends/dpdk/card/card_memory.h"
 #include "backends/dpdk/card/iova.h"
+#include "backends/dpdk/card/vain_waits.h"
 #include "backends/dpdk/drivers.h"
 #include "backends/dpdk/eal/guard.h"
 #include "backends/dpdk/eal/libc.h"
@@ -177,6 +179,11 @@ void call_init(void* argument) {
   start->error = rte_errno;
 }
 
+// Most drivers wait for their card by it, in a loop on the processor.
+void delay_us(unsigned us) {
+  if (!waits_in_vain()) rte_delay_us_block(us);
+}
+
 std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes) {
   // The number of the core does not matter: EAL's calls that pin threads do nothing (wraps_process.cc).
   std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--log-level=error"};
@@ -252,6 +259,7 @@ bool start_eal(const EalRequest& request, std::string& problem) {
     return fail("DPDK does not start: " + std::string(rte_strerror(start.error)) + " (" + take_dpdk_errors() + ")",
                 problem);
   take_dpdk_errors();
+  rte_delay_us_callback_register(delay_us);
   rte_memseg_list_walk(note_range, nullptr);
   state = State::kRunning;
   return true;

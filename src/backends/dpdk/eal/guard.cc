@@ -28,6 +28,10 @@ bool run_guarded(void (*body)(void*), void* argument, std::string& problem) {
   return first;
 }
 
+void give_up_if_guarded(const char* where, const char* why) {
+  if (guard != nullptr) give_up(where, why);
+}
+
 void give_up(const char* where, const char* why) {
   char text[480];
   std::snprintf(text, sizeof text, "DPDK gave up in %s: %s", where, why);

@@ -9,6 +9,8 @@ namespace bypass::dpdk {
 /// Calls body(argument). False: DPDK gave up; `problem` says why.
 bool run_guarded(void (*body)(void*), void* argument, std::string& problem);
 
+/// Ends the guarded call of this thread; without one, nothing.
+void give_up_if_guarded(const char* where, const char* why);
 /// Ends the guarded call of this thread; without one, the program (nothing can go on from a panic).
 [[noreturn]] void give_up(const char* where, const char* why);
 

@@ -122,6 +122,16 @@ int __wrap_nanosleep(const timespec* wanted, timespec* left) {
   return libc.nanosleep(calibration ? &one_ms : wanted, left);
 }
 
+// Drivers' waits for a card. give_up() needs a guarded call, which Device::ask() makes.
+int __wrap_usleep(useconds_t us) {
+  if (!bypass::dpdk::waits_in_vain()) {
+    const timespec wanted{us / 1'000'000, static_cast<long>(us % 1'000'000) * 1000};
+    return libc.nanosleep(&wanted, nullptr);
+  }
+  if (bypass::dpdk::waits_without_end()) bypass::dpdk::give_up_if_guarded("usleep", "the card does not answer");
+  return 0;
+}
+
 // EAL asks for each of 1024 processors whether it is there, and looks for it under each of 32 NUMA nodes: thousands of
 // calls, nearly all on what is absent, and 3 ms of a start.
 int __wrap_access(const char* path, int mode) {
