@@ -2,6 +2,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/vfio.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -63,12 +65,30 @@ bool has_capability(unsigned capability) {
   return syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & CAP_TO_MASK(capability)) != 0;
 }
 
-// modprobe(8) loads the module behind vfio (a soft dependency), insmod and busybox do not. Newer kernels can do
-// without, by iommufd. A module that is built in has its folder, too.
+int ask_for_type1(int container) {
+  return ioctl(container, VFIO_CHECK_EXTENSION, VFIO_TYPE1_IOMMU);
+}
+
+AskContainer ask_container = ask_for_type1;
+
+// Whether DPDK's way to the IOMMU is there, as the kernel says. True if the kernel cannot be asked.
+bool container_has_type1(const std::string& root) {
+  const socket::CancellationOff off;
+  const int fd = open_file((root + "/dev/vfio/vfio").c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return true;
+  const bool has = ask_container(fd) > 0;
+  close(fd);
+  return has;
+}
+
+// modprobe(8) loads the module behind vfio (a soft dependency), insmod and busybox do not. iommufd takes its place in
+// kernels that were made so (CONFIG_IOMMUFD_VFIO_CONTAINER), which only the kernel itself can tell. A module that is
+// built in has its folder, too.
 bool lacks_iommu_module(const PciCard& card, const std::string& root) {
   const auto has = [&](const char* module) { return access((root + "/sys/module/" + module).c_str(), F_OK) == 0; };
   const bool by_vfio = card.uio.empty() && !card.is_without_iommu && has("vfio");
-  return by_vfio && !has("vfio_iommu_type1") && !has("iommufd");
+  if (!by_vfio || has("vfio_iommu_type1")) return false;
+  return !has("iommufd") || !container_has_type1(root);
 }
 
 }  // namespace
@@ -101,6 +121,10 @@ std::string other_holder(const std::string& file) {
 
 void set_open_file(OpenFile replacement) {
   open_file = replacement == nullptr ? open_for_real : replacement;
+}
+
+void set_ask_container(AskContainer replacement) {
+  ask_container = replacement == nullptr ? ask_for_type1 : replacement;
 }
 
 std::string card_holder(const PciCard& card, const std::string& root) {

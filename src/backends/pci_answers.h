@@ -51,6 +51,9 @@ std::string access_problem(const PciCard& card, bool& busy, const std::string& r
 /// open(2), or a test's stand-in with failures that a real file does not give.
 using OpenFile = int (*)(const char* path, int flags);
 void set_open_file(OpenFile open_file);
+/// VFIO_CHECK_EXTENSION for VFIO_TYPE1_IOMMU on /dev/vfio/vfio (linux/vfio.h), or a test's stand-in: 1 is yes.
+using AskContainer = int (*)(int container);
+void set_ask_container(AskContainer ask);
 
 /// A process other than this one that has the file open, as "the process 812 (redis-server)". Empty: none can be seen.
 std::string other_holder(const std::string& file);

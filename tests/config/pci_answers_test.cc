@@ -402,6 +402,25 @@ TEST(PciAccess, TheModuleOfTheIommuIsMissing) {
   EXPECT_EQ(access_problem(read_pci_card(kCard, tree.root()), busy, tree.root()), "");
 }
 
+// iommufd serves DPDK only where the kernel was made with CONFIG_IOMMUFD_VFIO_CONTAINER.
+TEST(PciAccess, WhetherIommufdTakesTheModulesPlaceIsAskedOfTheKernel) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/dev/vfio/14", "");
+  tree.folder("/sys/module/vfio");
+  tree.folder("/sys/module/iommufd");
+  const PciCard card = read_pci_card(kCard, tree.root());
+  bool busy = false;
+  EXPECT_EQ(access_problem(card, busy, tree.root()), "") << "it cannot be asked here";
+  tree.write("/dev/vfio/vfio", "");
+  EXPECT_NE(access_problem(card, busy, tree.root()).find("modprobe vfio_iommu_type1"), std::string::npos);
+  set_ask_container([](int) { return 1; });
+  EXPECT_EQ(access_problem(card, busy, tree.root()), "");
+  set_ask_container([](int) { return 0; });
+  EXPECT_NE(access_problem(card, busy, tree.root()).find("modprobe vfio_iommu_type1"), std::string::npos);
+  set_ask_container(nullptr);
+}
+
 TEST(PciAccess, AnotherProcessHasIt) {
   bool busy = false;
   EXPECT_EQ(access_text(refuse<EBUSY>, busy),
