@@ -41,7 +41,7 @@ class CablePort final : public Port {
 
   [[nodiscard]] const PortCaps& caps() const override { return caps_; }
   [[nodiscard]] MacAddress mac() const override { return mac_; }
-  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
+  [[nodiscard]] LinkState link() const override { return gone ? LinkState::kDown : LinkState::kUp; }
 
   std::size_t receive(std::uint16_t, std::span<Packet*> out) override {
     looks++;
@@ -87,8 +87,13 @@ class CablePort final : public Port {
     std::uint64_t count = 0;
     (void)!::read(event_, &count, sizeof count);
   }
-  [[nodiscard]] PortStats stats() const override { return {}; }
+  [[nodiscard]] PortStats stats() const override {
+    PortStats stats;
+    stats.gone = gone;
+    return stats;
+  }
 
+  std::atomic<bool> gone{false};                   // the device has been taken away
   std::atomic<unsigned> looks{0};                  // how often receive() was called
   std::atomic<std::size_t> room{~std::size_t{0}};  // frames that may wait here
 

@@ -543,6 +543,25 @@ TEST(DualDatagramTest, Send_PeerTakesNothingAnyMore_LosesAndCounts) {
   EXPECT_EQ(lost, 2U);
 }
 
+// As on Linux, where the routes of an interface go with it.
+TEST(DualDatagramTest, Connect_ThroughADeviceThatHasGone_IsUnreachable) {
+  World& world = World::get();
+  Calls calls(true);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  sockaddr_in first = calls.address(9), second = calls.address(10), name{};
+  first.sin_addr.s_addr = second.sin_addr.s_addr = htonl(kPeers);
+  ASSERT_EQ(calls.connect(client, first), 0);
+  world.port().gone = true;
+  EXPECT_EQ(calls.connect(client, second), -ENETUNREACH);
+  ASSERT_EQ(calls.peer_name(client, name), 0);
+  EXPECT_EQ(name.sin_port, first.sin_port) << "it keeps its peer";
+  EXPECT_EQ(calls.send(client, "x"), -ENETUNREACH);
+  EXPECT_EQ(calls.send_to(client, "x", second), -ENETUNREACH);
+  EXPECT_EQ(calls.connect(client, calls.address(9)), 0) << "the own address is reached all the same";
+  world.port().gone = false;
+  EXPECT_EQ(calls.connect(client, second), 0);
+}
+
 // ip_sk_ignore_df() of Linux: a datagram above the wire's MTU goes in fragments, unless the program forbids it.
 TEST(DualDatagramTest, Send_AboveTheMtu_IsAsMtuDiscoveryAllows) {
   World& world = World::get();

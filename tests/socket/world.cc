@@ -106,6 +106,7 @@ void World::put_back() {
   budgets_ = plain_budgets();
   socket::kernel = kernel_;
   peer_port_.room = ~std::size_t{0};
+  port_.gone = false;
 }
 
 socket::Budgets World::plain_budgets() {

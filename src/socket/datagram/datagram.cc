@@ -111,7 +111,16 @@ long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, sockle
   return 0;
 }
 
+// As on Linux, the socket keeps the peer that it has if there is no route to the new one (ip4_datagram_connect).
+Error error_of_connecting(Socket& socket, const Endpoint& remote) {
+  Guard guard(shard());
+  if (socket.binding == nullptr) return Error::kNotConnected;  // another thread has disconnected it meanwhile
+  const bool cut_off = udp_engine().is_cut_off(guard.context(), *socket.binding, remote.address);
+  return cut_off ? Error::kNetUnreachable : Error::kNone;
+}
+
 long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
+  if (const Error error = error_of_connecting(socket, remote); error != Error::kNone) return failure(error);
   if (socket.details->peer_is_kernel) disconnect_kernel_half(socket, fd);
   Guard guard(shard());
   if (socket.binding == nullptr) return failure(Error::kNotConnected);  // another thread has disconnected it meanwhile

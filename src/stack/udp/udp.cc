@@ -184,6 +184,11 @@ Result<bool> Engine::Impl::send_whole(Context& ctx, Binding& binding, std::uint1
   return sent;
 }
 
+bool Engine::is_cut_off(Context& ctx, const Binding& endpoint, const IpAddress& remote) const {
+  Path path;
+  return impl_->network.resolve(endpoint.local.address, remote, path).ok() && leads_nowhere(ctx, path);
+}
+
 Result<std::uint32_t> Engine::path_mtu(Context& ctx, Binding& endpoint, const IpAddress& remote) {
   const Result<bool> routed = impl_->route(ctx, endpoint, remote, {}, {});
   if (!routed) return routed.error();

@@ -92,6 +92,9 @@ class Engine {
   Result<std::size_t> send(Context& ctx, Binding& endpoint, const Endpoint& remote, const IpAddress& source,
                            std::span<const std::span<const std::byte>> bytes, const SendOptions& options);
 
+  /// Whether the way to `remote` is through a device that has been taken away.
+  [[nodiscard]] bool is_cut_off(Context& ctx, const Binding& endpoint, const IpAddress& remote) const;
+
   /// IP_MTU: bytes of the largest packet that is believed to reach `remote` in one piece.
   Result<std::uint32_t> path_mtu(Context& ctx, Binding& endpoint, const IpAddress& remote);
 
