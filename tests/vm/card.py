@@ -52,6 +52,11 @@ class Card:
         self.start("sleeper", "/b/netbench", f"pingpong server {GUEST} {SLEEPER}", "--size 6")
         self.machine.until(lambda: "ready" in self.machine.logged("sleeper"), "netbench is ready", 30)
 
+    def start_confined(self, how, unread=0):
+        """A server that confines itself once it listens (peers/confined.c), and lets so many bytes wait at first."""
+        self.start("confined", "/b/confined", f"{how} {unread} {GUEST} {SLEEPER}")
+        self.await_logged("confined", "ready")
+
     def end(self, name, signal="TERM"):
         self.machine.run_in(f"end {name} {signal}")
 

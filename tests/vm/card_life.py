@@ -1,5 +1,5 @@
 """What happens to a card while a program has it: its link, its removal, its addresses, frames of other lengths."""
-from card import BULK, REDIS, Card, long_form
+from card import BULK, REDIS, SLEEPER, Card, long_form
 from machine import GUEST
 from harness import check, run_named
 
@@ -65,6 +65,17 @@ def unbound(guest):
     guest.bind()
     guest.await_logged("redis", "the card is back")
     guest.ask("trips", REDIS, 3, 0.1)
+
+
+@case("e1000e", driver="uio_pci_generic")
+@case("e1000e")
+def chrooted(guest):
+    """The program calls chroot(2), after which it sees nothing of the card in /sys: the card stays the program's."""
+    guest.machine.do("mkdir /tmp/empty")
+    guest.start_confined("/tmp/empty")
+    guest.ask("trips", SLEEPER, 11, 0.5)  # longer than the port's looks at the card are apart
+    check(guest.ask("echo", SLEEPER, BULK)["same"], "the bytes came back as other ones")
+    check("taken" not in guest.machine.logged("confined"), "the card was given up")
 
 
 JUMBO, OPTIONS = 9000, 12  # of TCP: the time stamps

@@ -74,6 +74,19 @@ def ports_of_the_machine():
         guest.ask("trips", SLEEPER, 5, 0.1)
 
 
+# More than the buffers that a port begins with can hold.
+UNREAD = 3_000_000
+
+
+def without_root(card, driver):
+    """The program has given root up before the card has to take in more than its first buffers hold. On physical addresses
+    no more can be made by then, as the kernel hides them."""
+    long_form()
+    with Card(card, driver) as guest:
+        guest.start_confined("nobody", UNREAD)
+        check(guest.ask("echo", SLEEPER, 2 * UNREAD)["same"], "the bytes came back as other ones")
+
+
 def case(card, driver="vfio-pci", interrupts=True, always=False):
     def run():
         if not always:
@@ -89,6 +102,8 @@ for each in ("e1000", "vmxnet3", "virtio"):
 # Without an IOMMU, as in most clouds. What uio's one interrupt does there differs from card to card.
 for each in ("e1000e", "e1000", "vmxnet3", "virtio-legacy"):
     case(each, "uio_pci_generic", interrupts=False)
+for each in ("vfio-pci", "uio_pci_generic"):
+    CASES[f"card_without_root_{each}".replace("-", "_")] = lambda driver=each: without_root("e1000e", driver)
 CASES["card_opened_again"] = opened_again
 for each in ("e1000e", "e1000", "vmxnet3", "virtio"):
     CASES[f"card_idle_{each}"] = lambda card=each: idle(card)

@@ -2,6 +2,7 @@
 
     ask.py trips ADDRESS PORT N PAUSE      round trips of PING, PAUSE seconds apart: milliseconds
     ask.py store ADDRESS PORT BYTES        redis takes a value and gives it back: MB/s each way, and whether it is the same
+    ask.py echo ADDRESS PORT BYTES         a server sends all back: whether it is the same
     ask.py fetch ADDRESS PORT PATH         a file by HTTP: its MD5, MB/s
     ask.py requests ADDRESS PORT PATH N    by HTTP, each on a connection of its own: how many a second, how many failed
     ask.py mss ADDRESS PORT                bytes of a segment, as the connection has negotiated it
@@ -12,6 +13,7 @@ import json
 import random
 import socket
 import sys
+import threading
 import time
 
 what, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -61,6 +63,16 @@ def store(count):
         back = time.monotonic()
     return {"in": round(count / (there - start) / 1e6, 2), "out": round(count / (back - there) / 1e6, 2),
             "same": got == head + value + b"\r\n"}
+
+
+def echo(count):
+    value = random.Random(count).randbytes(count)
+    with connect() as end:
+        sending = threading.Thread(target=end.sendall, args=(value,))
+        sending.start()
+        same = exactly(end, count) == value
+        sending.join()
+    return {"same": same}
 
 
 def get(path):
@@ -116,6 +128,8 @@ def main():
         return trips(int(sys.argv[4]), float(sys.argv[5]))
     if what == "store":
         return store(int(sys.argv[4]))
+    if what == "echo":
+        return echo(int(sys.argv[4]))
     if what == "fetch":
         return fetch(sys.argv[4])
     if what == "requests":
