@@ -16,42 +16,70 @@ def case(function):
     CASES[function.__name__] = function
 
 
-class Wired(Machine):
-    """A guest whose card is a vhost: port's. The role `ours` has redis on that port; `outside` has QEMU. `device` are the
-    card's options; in a slot it can be pulled out."""
+def wired_card(device="", slot=False):
+    """QEMU's card on a vhost: port; `device` are further options of the card. In a slot it can be pulled out."""
+    # QEMU 7.2 ends with SIGSEGV when a guest under TCG takes MSI-X interrupts of a vhost-user card: vectors=0.
+    return ",".join(filter(None, ("virtio-net-pci", "netdev=n0", "vectors=0", "romfile=", "id=card0", device,
+                                  "bus=slot0" if slot else "")))
 
-    def __init__(self, device="", slot=False):
-        # QEMU 7.2 ends with SIGSEGV when a guest under TCG takes MSI-X interrupts of a vhost-user card: vectors=0.
-        self.card = ",".join(filter(None, ("virtio-net-pci", "netdev=n0", "vectors=0", "romfile=", "id=card0", device,
-                                           "bus=slot0" if slot else "")))
-        self.slot = slot
+
+def wired_devices(wire, card, memory, slot=False):
+    """QEMU's words for a card on the vhost: port whose socket is `wire`."""
+    return ["-object", f"memory-backend-memfd,id=memory,size={memory}M,share=on", "-machine", "memory-backend=memory",
+            "-chardev", f"socket,id=wire,path={wire}", "-netdev", "vhost-user,id=n0,chardev=wire",
+            *(["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"] if slot else []), "-device", card]
+
+
+class Asking(Machine):
+    """A guest whose kernel asks redis at `ours` through a card on a vhost: port."""
+    ours, own = OURS, GUEST
+
+    def connect_guest(self):
+        self.do("load virtio_pci && load virtio_net")
+        self.until(self.is_there, "the guest's interface", 30)
+        self.do(f"ip addr add {self.own}/24 dev eth0; ip link set eth0 up")
+        self.do(f"for i in $(seq 100); do ping -c 1 -W 1 {self.ours} >/dev/null && exit_ok=1 && break; done; [ \"$exit_ok\" = 1 ]", 120)
+
+    def is_there(self):
+        return self.run_in("[ -e /sys/class/net/eth0 ]")[0] == 0
+
+    def store(self, count=BULK):
+        """A value there and back."""
+        self.do(f"head -c {count} /dev/urandom >/tmp/value")
+        self.do(f"redis-cli -h {self.ours} -x set v </tmp/value | grep -q OK", 300)
+        self.do(f"redis-cli -h {self.ours} get v | head -c {count} | cmp - /tmp/value", 300)
+
+
+class Wired(Asking):
+    """The role `ours` has redis on the guest's port, and on the other `ports`, a list of socket and address; `outside` has
+    QEMU."""
+
+    def __init__(self, device="", slot=False, ports=()):
+        self.card, self.slot = wired_card(device, slot), slot
+        self.wires = [("wire", OURS), *ports]
         super().__init__([], taps=0, iommu=False, before=lambda machine: machine.serve(), resets=True)
 
     def is_ours(self, role):
         return role == "ours"
 
+    def environment(self, role, **extra):
+        # Machine's programs are the kernel's; these are the wires'.
+        env = super().environment(role)
+        if self.is_ours(role):
+            env["BYPASS_ADDR"] = ";".join(f"{address}/24" for _, address in self.wires)
+        env.update(extra)
+        return env
+
     def address_of(self, role):
         return OURS
 
-    def environment(self, role, **extra):
-        # Machine's programs are the kernel's; these are the wire's.
-        return Namespaces.environment(self, role, **extra)
-
     def serve(self):
-        self.port = f"vhost:{self.path('wire')}"
-        self.redis = self.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--save", "",
-                                until="Ready to accept connections")
-        slot = ["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"] if self.slot else []
-        self.devices = ["-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on",
-                        "-machine", "memory-backend=memory", "-chardev", f"socket,id=wire,path={self.path('wire')}",
-                        "-netdev", f"vhost-user,id=n0,chardev=wire", *slot, "-device", self.card]
-        self.until(lambda: os.path.exists(self.path("wire")), "the port's socket")
-
-    def connect_guest(self):
-        self.do("load virtio_pci && load virtio_net")
-        self.until(self.is_there, "the guest's interface", 30)
-        self.do(f"ip addr add {GUEST}/24 dev eth0; ip link set eth0 up")
-        self.do(f"for i in $(seq 100); do ping -c 1 -W 1 {OURS} >/dev/null && exit_ok=1 && break; done; [ \"$exit_ok\" = 1 ]", 120)
+        self.port = ";".join(f"vhost:{self.path(name)}" for name, _ in self.wires)
+        self.redis = self.start("ours", "redis-server", "--bind", *(address for _, address in self.wires), "--protected-mode",
+                                "no", "--save", "", until="Ready to accept connections")
+        self.devices = wired_devices(self.path("wire"), self.card, self.memory, self.slot)
+        for name, _ in self.wires:
+            self.until(lambda: os.path.exists(self.path(name)), "the port's socket")
 
     def start_load(self):
         """Values go to redis without end."""
@@ -67,20 +95,11 @@ class Wired(Machine):
         """Whether the guest's driver and the port agreed on a feature (virtio 1.2, chapter 6)."""
         return self.do("cat /sys/class/net/eth0/device/features").strip()[bit] == "1"
 
-    def is_there(self):
-        return self.run_in("[ -e /sys/class/net/eth0 ]")[0] == 0
-
     def is_asked(self, count=BULK):
         """The guest's kernel has the card, and a value's bytes are whole; redis has not ended."""
         self.connect_guest()
         self.store(count)
         check(self.redis.poll() is None, "redis has ended")
-
-    def store(self, count):
-        """A value there and back."""
-        self.do(f"head -c {count} /dev/urandom >/tmp/value")
-        self.do(f"redis-cli -h {OURS} -x set v </tmp/value | grep -q OK", 300)
-        self.do(f"redis-cli -h {OURS} get v | head -c {count} | cmp - /tmp/value", 300)
 
 
 @case
@@ -142,7 +161,27 @@ def vhost_guest_stopped():
         guest.is_asked()
 
 
-for each in (vhost_guest_rings, vhost_guest_rebooted, vhost_guest_unplugged, vhost_guest_stopped):
+class Beside(Asking):
+    """A second guest, on another port of the same process."""
+    ours, own = "10.67.1.1", "10.67.1.2"
+
+    def __init__(self, wire, device=""):
+        super().__init__(wired_devices(wire, wired_card(device), 1024), taps=0, iommu=False)
+
+
+def vhost_guests():
+    """Two guests on two ports of one process, which move values at the same time."""
+    long_form()
+    with Wired(ports=[("wire2", Beside.ours)]) as guest, Beside(guest.path("wire2")) as beside:
+        guest.connect_guest()
+        beside.connect_guest()
+        guest.start_load()
+        beside.store()
+        guest.store()
+        check(guest.redis.poll() is None, "redis has ended")
+
+
+for each in (vhost_guests, vhost_guest_rings, vhost_guest_rebooted, vhost_guest_unplugged, vhost_guest_stopped):
     case(each)
 
 if __name__ == "__main__":
