@@ -67,6 +67,19 @@ def unbound(guest):
     guest.ask("trips", REDIS, 3, 0.1)
 
 
+# QEMU has no slot for virtio's older form.
+@case("virtio-legacy", driver="uio_pci_generic")
+def dropped(guest):
+    """The kernel takes a card out that is reached by I/O ports, and finds it again: its driver waits for no reset."""
+    guest.start_redis()
+    guest.machine.do(f"echo 1 >/sys/bus/pci/devices/{guest.address}/remove")
+    guest.await_logged("redis", "the card has been taken from this process")
+    guest.machine.do("echo 1 >/sys/bus/pci/rescan")
+    guest.bind()
+    guest.await_logged("redis", "the card is back")
+    guest.ask("trips", REDIS, 3, 0.1)
+
+
 @case("e1000e", driver="uio_pci_generic")
 @case("e1000e")
 def chrooted(guest):
