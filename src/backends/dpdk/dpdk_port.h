@@ -1,5 +1,5 @@
-// DpdkPort: the data path of one port. What lies behind it (EAL, device, reopening) is PortKeeper's, on the
-// control thread; the two meet in `state_`.
+// DpdkPort: the data path of one port (port_receive.cc, port_send.cc, port_sleep.cc). What lies behind it (EAL, device,
+// reopening) is PortKeeper's, on the control thread; the two meet in `state_`.
 //
 // (renew() goes from kRunning to kResuming.)
 //
@@ -96,6 +96,7 @@ class DpdkPort final : public Port, PortCounters {
   void wake();
 
  private:
+  static constexpr std::size_t kBurst = 64;  // frames in one call of the driver
   enum class State : std::uint8_t { kPaused, kResuming, kRunning, kPausing };
 
   bool settle();
