@@ -137,10 +137,8 @@ std::size_t DpdkPort::alloc(std::uint16_t, std::span<Packet*> out) {
 }
 
 // Called once for each shortage, and once for each chunk: the control thread makes a chunk, and the next look adds it.
-void DpdkPort::mind_pool() {
+void DpdkPort::mind_shortage() {
   const bool low = pool_.free_count() < pool_.low_mark();
-  if (!low && asked_at_total_ == 0) [[likely]]
-    return;
   if (low) pool_.take_in();
   const bool still = pool_.free_count() < pool_.low_mark();
   set_scarce(still);

@@ -100,7 +100,11 @@ class DpdkPort final : public Port, PortCounters {
   enum class State : std::uint8_t { kPaused, kResuming, kRunning, kPausing };
 
   bool settle();
-  void mind_pool();
+  void mind_pool() {
+    if (asked_at_total_ != 0 || pool_.free_count() < pool_.low_mark()) [[unlikely]]
+      mind_shortage();
+  }
+  void mind_shortage();
   void adopt();
   void fill_mbuf(Packet* head);
   bool append_external(Packet* head);
