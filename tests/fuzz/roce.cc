@@ -12,6 +12,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Fabric fabric(1);
   End& end = fabric.add_end({.buffers = 128});
   end.device().set_neighbour(test::ip("10.9.0.2"), test::mac(2));
+  // Numbers 0x11 to 0x15. They expect packet 0, as the inputs' numbers are small.
+  for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND}) {
+    Half half(end, {.type = type, .depth = 8, .psn = 0});
+    Pair::init(half);
+    Pair::to_rtr(half, half);
+    Pair::to_rts(half);
+    half.receive(1, 0, 4096);
+    half.remote_srqn = 1;
+    half.send({.opcode = IBV_WR_SEND, .ah = half.ah}, 0, 3000);
+  }
   fuzz::Input input(data, size);
   for (int frames = 0; !input.empty() && frames < 32; frames++) {
     RoceOptions options;

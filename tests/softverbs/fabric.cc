@@ -22,6 +22,15 @@ DeviceConfig device_config(unsigned number, DeviceConfig config) {
   return config;
 }
 
+bool is_connected(ibv_qp_type type) {
+  return type != IBV_QPT_UD && type != IBV_QPT_RAW_PACKET;
+}
+
+PairConfig peer_config(PairConfig config) {
+  if (config.type == IBV_QPT_XRC_SEND) config.type = IBV_QPT_XRC_RECV;
+  return config;
+}
+
 std::byte pattern(std::size_t offset, unsigned salt) {
   return static_cast<std::byte>((offset * 131 + salt * 17 + offset / 251) & 0xff);
 }
@@ -123,13 +132,22 @@ Half::Half(End& device_end, const PairConfig& pair_config) : end(device_end), co
   init.user = this;
   srq = config.srq;
   if (config.use_srq) srq = end.device().create_srq(end.pd(), {config.depth, config.sges, 0}, this).object;
-  init.srq = srq;
+  if (config.type == IBV_QPT_XRC_RECV) {
+    Device& device = end.device();
+    xrcd = config.xrcd != nullptr ? config.xrcd : device.open_xrcd(nullptr, true, false).object;
+    if (srq == nullptr)
+      srq = device.create_xrc_srq(end.pd(), *xrcd, end.cq(), {config.depth, config.sges, 0}, this).object;
+    init.xrcd = xrcd;
+  } else {
+    init.srq = srq;
+  }
   qp = &end.add_qp(init);
 }
 
 int Half::send(const SendRequest& request, std::span<const ibv_sge> sges) {
   SendRequest whole = request;
   whole.sges = sges;
+  if (config.type == IBV_QPT_XRC_SEND) whole.remote_srqn = remote_srqn;
   return end.device().post_send(*qp, whole);
 }
 
@@ -151,7 +169,11 @@ int Half::to_state(ibv_qp_state state) {
 }
 
 Pair::Pair(const PairConfig& pair_config, std::uint64_t seed)
-    : config(pair_config), fabric(seed), a(fabric.add_end(config.end), config), b(fabric.add_end(config.end), config) {
+    : config(pair_config),
+      fabric(seed),
+      a(fabric.add_end(config.end), config),
+      b(fabric.add_end(config.end), peer_config(config)) {
+  if (config.type == IBV_QPT_XRC_SEND) a.remote_srqn = Device::srq_number(*b.srq);
   for (Half* half : {&a, &b}) {
     Half& peer = half == &a ? b : a;
     if (init(*half) != 0 || to_rtr(*half, peer) != 0 || to_rts(*half) != 0) std::abort();
@@ -166,7 +188,7 @@ int Pair::init(Half& half) {
   attr.qkey = half.config.qkey;
   unsigned mask = IBV_QP_STATE | IBV_QP_PORT;
   if (half.config.type == IBV_QPT_UD) mask |= IBV_QP_PKEY_INDEX | IBV_QP_QKEY;
-  if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_UC) mask |= IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
+  if (is_connected(half.config.type)) mask |= IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
   return half.modify(attr, mask);
 }
 
@@ -183,9 +205,9 @@ int Pair::to_rtr(Half& half, Half& peer) {
   attr.max_dest_rd_atomic = half.config.rd_atomic;
   attr.min_rnr_timer = half.config.rnr_timer;
   unsigned mask = IBV_QP_STATE;
-  if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_UC)
-    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-  if (half.config.type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (is_connected(half.config.type)) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_XRC_RECV)
+    mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   if (half.config.type == IBV_QPT_UD) half.ah = half.end.device().create_ah(half.end.pd(), attr.ah_attr).object;
   return half.modify(attr, mask);
 }
@@ -200,7 +222,8 @@ int Pair::to_rts(Half& half) {
   attr.max_rd_atomic = half.config.rd_atomic;
   unsigned mask = IBV_QP_STATE;
   if (half.config.type != IBV_QPT_RAW_PACKET) mask |= IBV_QP_SQ_PSN;
-  if (half.config.type == IBV_QPT_RC)
+  if (half.config.type == IBV_QPT_XRC_RECV) mask |= IBV_QP_TIMEOUT;
+  if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_XRC_SEND)
     mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   return half.modify(attr, mask);
 }

@@ -113,7 +113,8 @@ struct PairConfig {
   unsigned access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   bool sq_sig_all = true;
   bool use_srq = false;
-  Srq* srq = nullptr;  // one that there is already
+  Srq* srq = nullptr;    // one that there is already
+  Xrcd* xrcd = nullptr;  // of XRC_RECV, the same
   std::uint32_t qkey = 0x11111111;
   std::uint32_t psn = 0xfffff0;  // the numbers wrap early
   std::size_t gid = 1;
@@ -137,11 +138,13 @@ class Half {
   End& end;
   PairConfig config;
   Srq* srq = nullptr;
+  Xrcd* xrcd = nullptr;
+  std::uint32_t remote_srqn = 0;  // XRC_SEND: where requests go
   Qp* qp = nullptr;
   Ah* ah = nullptr;  // of datagrams: to the other half
 };
 
-/// Two connected queue pairs on two devices.
+/// Two connected queue pairs on two devices. Of XRC, `a` sends and `b` receives.
 class Pair {
  public:
   explicit Pair(const PairConfig& pair_config = {}, std::uint64_t seed = 1);

@@ -47,7 +47,8 @@ class Hostile {
     std::ranges::fill(memory_, kFill);
     writable_ = register_at(at, kRegion / 2, End::kAllAccess);
     readable_ = register_at(at + kRegion / 2, kRegion / 2, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
-    for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD}) halves_.push_back(make(type));
+    for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND})
+      halves_.push_back(make(type));
   }
 
   void run(int rounds) {
@@ -77,7 +78,8 @@ class Hostile {
     return end_.device().reg_mr(end_.pd(), reinterpret_cast<void*>(at), length, at, access).object;
   }
   Half make(ibv_qp_type type) {
-    PairConfig config{.type = type, .depth = 16, .timeout = 8, .retries = 1, .srq = srq_};
+    PairConfig config{.type = type, .depth = 16, .timeout = 8, .retries = 1};
+    if (type != IBV_QPT_XRC_RECV && type != IBV_QPT_XRC_SEND) config.srq = srq_;
     config.psn = 0;
     return {end_, config};
   }
@@ -145,7 +147,7 @@ class Hostile {
     SendRequest request;
     request.ah = half.ah;
     request.remote_addr = 0x1000;
-    if (half.config.type == IBV_QPT_RC)
+    if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_XRC_SEND)
       request.opcode =
           std::array{IBV_WR_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD}[random_.below(4)];
     const auto sges = elements(kPlaces - 1);
@@ -162,7 +164,8 @@ class Hostile {
     attr.max_dest_rd_atomic = 2;
     unsigned mask = IBV_QP_STATE;
     if (half.config.type != IBV_QPT_UD) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if (half.config.type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    if (half.config.type == IBV_QPT_RC || half.config.type == IBV_QPT_XRC_RECV)
+      mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     half.modify(attr, mask);
     if (half.ah == nullptr) half.ah = end_.device().create_ah(end_.pd(), attr.ah_attr).object;
   }
@@ -201,6 +204,11 @@ class Hostile {
     Bytes rest = (opcode & kServiceMask) == kServiceUd ? bytes_of_headers(deth) : Bytes{};
     const auto add = [&](const Bytes& more) { rest.insert(rest.end(), more.begin(), more.end()); };
     const std::uint16_t t = traits(static_cast<Op>(opcode & 31));
+    if ((opcode & kServiceMask) == kServiceXrc && (t & kOpResponse) == 0) {
+      Xrceth xrc;
+      xrc.srqn = static_cast<std::uint32_t>(any_of({1, 1, 1, 1, 1, 1, 1, 0, 2, random_.next()}));
+      add(bytes_of_headers(xrc));
+    }
     if ((t & kOpReth) != 0) add(bytes_of_headers(reth(address(), key(), length())));
     if ((t & kOpAtomic) != 0) {
       AtomicEth atomic;
@@ -228,7 +236,8 @@ class Hostile {
     ibv_qp_init_attr init;
     Device::query_qp(*halves_[which].qp, attr, init);
     RoceOptions options;
-    const auto service = static_cast<std::uint8_t>(std::array{kServiceRc, kServiceUc, kServiceUd}[which]);
+    const auto service =
+        static_cast<std::uint8_t>(std::array{kServiceRc, kServiceUc, kServiceUd, kServiceXrc, kServiceXrc}[which]);
     options.opcode = static_cast<std::uint8_t>(service | random_.below(24));
     options.qpn = Device::qpn(*halves_[which].qp);
     const std::uint32_t base = (traits(static_cast<Op>(options.opcode & 31)) & kOpResponse) != 0 ? 0 : attr.rq_psn;

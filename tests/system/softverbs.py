@@ -157,7 +157,7 @@ def devices():
         check([name for name, _ in guids] == ["soft0", "soft1"] and guids[0][1] != guids[1][1], listed)
         check(listed == wire.run("server", "ibv_devices", **two).decode(), "the GUIDs change from run to run")
         first = wire.run("server", "ibv_devinfo", "-v", "-d", "soft0", **two).decode()
-        for text in ("state:\t\t\tPORT_ACTIVE", "active_mtu:\t\t4096", "link_layer:\t\tEthernet", "atomic_cap:\t\t\tATOMIC_HCA",
+        for text in ("state:\t\t\tPORT_ACTIVE", "active_mtu:\t\t4096", "link_layer:\t\tEthernet", "atomic_cap:\t\t\tATOMIC_HCA", "XRC",
                      "::ffff:10.7.0.1, RoCE v2"):
             check(text in first, f"{text!r} is not in {first}")
         check(re.search(r"GID\[  0\]:\t+fe80::\S+, RoCE v2", first), first)
@@ -357,6 +357,16 @@ def srq_pingpong():
 
 
 @case
+def xsrq_pingpong():
+    """XRC: each end sends to receive queues that the other end names."""
+    for server_port in ("vhost", "virtio"):
+        with Wire(server_port) as wire:
+            for more in ((), ("-e",), ("-s", 50_000)):
+                for said in pair(wire, "ibv_xsrq_pingpong", "-g", 1, "-n", 300, *more):
+                    check("success" in said, said)
+
+
+@case
 def rc_pingpong_over_a_small_mtu():
     """Messages of four packets, through the extended interfaces: timestamps, and requests built call by call."""
     with Wire(mtu="1500") as wire:
@@ -472,6 +482,14 @@ def other_transports():
         for command in (("ib_send_lat", "-c", "UC"), ("ib_write_lat", "-c", "UC"), ("ib_send_lat", "-c", "UD"),
                         ("ib_send_bw", "-c", "UC", "-s", 1024), ("ib_send_bw", "-c", "UD", "-s", 1024)):
             measured(wire, *command, "-n", 400)
+
+
+@case
+def xrc():
+    with Wire() as wire:
+        for command in (("ib_send_bw",), ("ib_send_lat",), ("ib_write_bw",), ("ib_write_lat",), ("ib_read_bw",), ("ib_atomic_bw",),
+                        ("ib_send_bw", "-b", "-q", 2), ("ib_write_bw", "-b", "-q", 2)):
+            measured(wire, *command, "-c", "XRC", "-n", 400)
 
 
 @case

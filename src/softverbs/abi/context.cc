@@ -7,6 +7,7 @@
 #include "softverbs/abi/device_list.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
+#include "softverbs/abi/queue_pair_ex.h"
 #include "softverbs/abi/real.h"
 
 namespace bypass::softverbs {
@@ -22,6 +23,11 @@ void set_operations(Context& context) {
   context.query_rt_values = query_rt_values;
   context.create_cq_ex = create_cq_ex;
   context.create_qp_ex = create_qp_ex;
+  context.create_srq_ex = create_srq_ex;
+  context.get_srq_num = get_srq_num;
+  context.open_xrcd = open_xrcd;
+  context.close_xrcd = close_xrcd;
+  context.open_qp = open_qp;
   context.ibv_create_flow = create_flow;
   context.ibv_destroy_flow = destroy_flow;
   ibv_context& base = context.context;
@@ -31,6 +37,17 @@ void set_operations(Context& context) {
   base.ops.post_send = post_send;
   base.ops.post_recv = post_receive;
   base.ops.post_srq_recv = post_srq_receive;
+}
+
+// One opening of a queue pair that has others is left alone by them.
+void destroy_queue_pairs(Context& context, Adapter::Turn& turn) {
+  for (auto at = context.qps.begin(); at != context.qps.end();) {
+    QueuePair* const pair = &*at++;
+    turn->leave_groups(*pair->engine);
+    turn->destroy_qp(*pair->engine);
+    leave_openings(*pair);
+    delete pair;
+  }
 }
 
 template <typename T, typename Destroy>
@@ -45,11 +62,9 @@ void destroy_all(Members<T>& members, Destroy destroy) {
 // In an order in which no object is used by a remaining one.
 void destroy_leftovers(Context& context, Adapter::Turn& turn) {
   destroy_all(context.flows, [&](rdma::Flow& flow) { turn->destroy_flow(flow); });
-  destroy_all(context.qps, [&](rdma::Qp& qp) {
-    turn->leave_groups(qp);
-    turn->destroy_qp(qp);
-  });
+  destroy_queue_pairs(context, turn);
   destroy_all(context.srqs, [&](rdma::Srq& srq) { turn->destroy_srq(srq); });
+  destroy_all(context.xrcds, [&](rdma::Xrcd& xrcd) { turn->close_xrcd(xrcd); });
   destroy_all(context.cqs, [&](rdma::Cq& cq) { turn->destroy_cq(cq); });
   destroy_all(context.ahs, [&](rdma::Ah& ah) { turn->destroy_ah(ah); });
   destroy_all(context.mrs, [&](rdma::Mr& mr) { turn->dereg_mr(mr); });

@@ -77,8 +77,16 @@ struct CompletionQueue : ibv_cq_ex, Member {
   void report(ibv_event_type type);
 };
 
+/// One opening of an XRC domain.
+struct XrcDomain : ibv_xrcd, Member {
+  rdma::Xrcd* engine = nullptr;
+  std::uint32_t users = 0;  // queue pairs and receive queues made or opened with it
+  static XrcDomain& of(ibv_xrcd* xrcd) { return *static_cast<XrcDomain*>(xrcd); }
+};
+
 struct SharedReceiveQueue : ibv_srq, Member {
   rdma::Srq* engine = nullptr;
+  XrcDomain* xrcd = nullptr;
   std::uint32_t async_events_taken = 0;
   static SharedReceiveQueue& of(ibv_srq* srq) { return *static_cast<SharedReceiveQueue*>(srq); }
   void report(ibv_event_type type);
@@ -114,6 +122,10 @@ struct RequestBatch {
 /// `ibv_qp` is the beginning of `ibv_qp_ex`.
 struct QueuePair : ibv_qp_ex, Member {
   rdma::Qp* engine = nullptr;
+  // An XRC_RECV queue pair that was opened several times (ibv_open_qp): the openings are a ring, and each has the
+  // events
+  QueuePair* next_opening = this;
+  XrcDomain* xrcd = nullptr;
   std::uint32_t async_events_taken = 0;
   bool extended = false;  // whether ibv_qp_to_qp_ex returns it
   RequestBatch batch;
@@ -139,6 +151,7 @@ struct Context : verbs_context {
   Members<CompletionChannel> channels;
   Members<CompletionQueue> cqs;
   Members<SharedReceiveQueue> srqs;
+  Members<XrcDomain> xrcds;
   Members<QueuePair> qps;
 
   /// Removes the events of an object that is being destroyed which nobody has taken; `taken` is its counter. Within a

@@ -19,6 +19,11 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
 int query_rt_values(ibv_context* context, ibv_values_ex* values);
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr);
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr);
+int get_srq_num(ibv_srq* srq, std::uint32_t* number);
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr);
+int close_xrcd(ibv_xrcd* xrcd);
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* attr);
 int destroy_flow(ibv_flow* flow);
 

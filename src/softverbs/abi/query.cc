@@ -42,7 +42,8 @@ ibv_device_attr describe(const rdma::Limits& limits, __be64 guid) {
   attr.max_qp_wr = as_int(limits.max_qp_wr);
   attr.device_cap_flags = IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CHANGE_PHY_PORT |
                           IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                          IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_RAW_IP_CSUM | IBV_DEVICE_MANAGED_FLOW_STEERING;
+                          IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_RAW_IP_CSUM | IBV_DEVICE_MANAGED_FLOW_STEERING |
+                          IBV_DEVICE_XRC;
   attr.max_sge = attr.max_sge_rd = as_int(limits.max_sge);
   attr.max_cq = as_int(limits.max_cq);
   attr.max_cqe = as_int(limits.max_cqe);

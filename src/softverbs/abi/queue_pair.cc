@@ -1,6 +1,7 @@
 // Queue pairs: making, changing and destroying them; groups; posting.
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
@@ -10,17 +11,31 @@
 namespace bypass::softverbs {
 
 void QueuePair::report(ibv_event_type type) {
-  ibv_async_event event{};
-  event.event_type = type;
-  event.element.qp = &qp_base;
-  Context::of(qp_base.context).async.push({event, &async_events_taken});
+  QueuePair* opening = this;
+  do {
+    ibv_async_event event{};
+    event.event_type = type;
+    event.element.qp = &opening->qp_base;
+    Context::of(opening->qp_base.context).async.push({event, &opening->async_events_taken});
+    opening = opening->next_opening;
+  } while (opening != this);
+}
+
+void leave_openings(QueuePair& pair) {
+  if (pair.xrcd != nullptr) pair.xrcd->users--;
+  if (pair.next_opening == &pair) return;
+  rdma::Device::set_user(*pair.engine, pair.next_opening);
+  QueuePair* before = pair.next_opening;
+  while (before->next_opening != &pair) before = before->next_opening;
+  before->next_opening = pair.next_opening;
 }
 
 namespace {
 
-rdma::QpInit engine_init(ibv_pd* pd, const ibv_qp_init_attr& attr, void* user) {
+rdma::QpInit engine_init(ibv_pd* pd, XrcDomain* xrcd, const ibv_qp_init_attr& attr, void* user) {
   rdma::QpInit init;
-  init.pd = ProtectionDomain::of(pd).engine;
+  if (pd != nullptr) init.pd = ProtectionDomain::of(pd).engine;
+  if (xrcd != nullptr) init.xrcd = xrcd->engine;
   if (attr.send_cq != nullptr) init.send_cq = CompletionQueue::of(attr.send_cq).engine;
   if (attr.recv_cq != nullptr) init.receive_cq = CompletionQueue::of(attr.recv_cq).engine;
   if (attr.srq != nullptr) init.srq = SharedReceiveQueue::of(attr.srq).engine;
@@ -31,8 +46,8 @@ rdma::QpInit engine_init(ibv_pd* pd, const ibv_qp_init_attr& attr, void* user) {
   return init;
 }
 
-void describe(ibv_qp& qp, ibv_pd* pd, const ibv_qp_init_attr& attr) {
-  qp.context = pd->context;
+void describe(ibv_qp& qp, ibv_context& context, ibv_pd* pd, const ibv_qp_init_attr& attr) {
+  qp.context = &context;
   qp.qp_context = attr.qp_context;
   qp.pd = pd;
   qp.send_cq = attr.send_cq;
@@ -60,17 +75,19 @@ int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int
 
 }  // namespace
 
-ibv_qp* create_queue_pair(ibv_pd* pd, ibv_qp_init_attr& attr) {
-  const auto is_foreign = [&](const auto* object) { return object != nullptr && object->context != pd->context; };
+ibv_qp* create_queue_pair(ibv_context& context, ibv_pd* pd, XrcDomain* xrcd, ibv_qp_init_attr& attr) {
+  const auto is_foreign = [&](const auto* object) { return object != nullptr && object->context != &context; };
   if (is_foreign(attr.send_cq) || is_foreign(attr.recv_cq) || is_foreign(attr.srq)) return refuse<ibv_qp>(EINVAL);
-  Context& ours = Context::of(pd->context);
+  Context& ours = Context::of(&context);
   Adapter::Turn turn(*ours.adapter);
   if (!turn) return refuse<ibv_qp>(EIO);
   auto qp = std::make_unique<QueuePair>();
-  const auto made = turn->create_qp(engine_init(pd, attr, qp.get()));
+  const auto made = turn->create_qp(engine_init(pd, xrcd, attr, qp.get()));
   if (made.error != 0) return refuse<ibv_qp>(made.error);
   qp->engine = made.object;
-  describe(qp->qp_base, pd, attr);
+  describe(qp->qp_base, context, pd, attr);
+  qp->xrcd = xrcd;
+  if (xrcd != nullptr) xrcd->users++;
   qp->qp_base.qp_num = qp->qp_base.handle = rdma::Device::qpn(*made.object);
   ibv_qp_attr given{};
   ibv_qp_init_attr granted{};
@@ -78,6 +95,34 @@ ibv_qp* create_queue_pair(ibv_pd* pd, ibv_qp_init_attr& attr) {
   attr.cap = granted.cap;
   ours.qps.push_back(*qp);
   return &qp.release()->qp_base;
+}
+
+// A second handle of a queue pair that receives for an XRC domain.
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+  constexpr std::uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if ((attr->comp_mask & ~(kNeeded | IBV_QP_OPEN_ATTR_CONTEXT)) != 0) return refuse<ibv_qp>(EOPNOTSUPP);
+  if ((attr->comp_mask & kNeeded) != kNeeded || attr->qp_type != IBV_QPT_XRC_RECV || attr->xrcd->context != context)
+    return refuse<ibv_qp>(EINVAL);
+  Context& ours = Context::of(context);
+  const Adapter::Turn held(*ours.adapter);
+  if (!held) return refuse<ibv_qp>(EIO);
+  XrcDomain& xrcd = XrcDomain::of(attr->xrcd);
+  const auto made = held->open_qp(*xrcd.engine, attr->qp_num);
+  if (made.error != 0) return refuse<ibv_qp>(made.error);
+  QueuePair& other = *static_cast<QueuePair*>(rdma::Device::user(*made.object));
+  auto* const qp = new QueuePair;
+  qp->engine = made.object;
+  ibv_qp_init_attr described{};
+  described.qp_type = attr->qp_type;
+  if ((attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) described.qp_context = attr->qp_context;
+  describe(qp->qp_base, *context, nullptr, described);
+  qp->qp_base.state = rdma::Device::state(*made.object);
+  qp->qp_base.qp_num = qp->qp_base.handle = attr->qp_num;
+  qp->xrcd = &xrcd;
+  xrcd.users++;
+  qp->next_opening = std::exchange(other.next_opening, qp);
+  ours.qps.push_back(*qp);
+  return &qp->qp_base;
 }
 
 rdma::SendRequest as_request(const ibv_send_wr& wr, ibv_qp_type type) {
@@ -93,6 +138,7 @@ rdma::SendRequest as_request(const ibv_send_wr& wr, ibv_qp_type type) {
     request.remote_qkey = wr.wr.ud.remote_qkey;
     return request;
   }
+  if (type == IBV_QPT_XRC_SEND) request.remote_srqn = wr.qp_type.xrc.remote_srqn;
   switch (wr.opcode) {
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -143,7 +189,8 @@ extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (Context::find(pd->context) == nullptr) return BYPASS_REAL(ibv_create_qp)(pd, attr);
-  return create_queue_pair(pd, *attr);
+  if (attr->qp_type == IBV_QPT_XRC_RECV) return refuse<ibv_qp>(EINVAL);  // which needs a domain
+  return create_queue_pair(*pd->context, pd, nullptr, *attr);
 }
 
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
@@ -198,6 +245,7 @@ int ibv_destroy_qp(ibv_qp* qp) {
     turn.hand_on_events();
     ours->forget_events(pair->async_events_taken);
     pair->unlink();
+    leave_openings(*pair);
   }
   ours->await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
   pthread_cond_destroy(&qp->cond);

@@ -19,6 +19,7 @@ constexpr std::uint64_t kReliableOperations = kConnectedOperations | IBV_QP_EX_W
 std::uint64_t operations_of(ibv_qp_type type) {
   switch (type) {
     case IBV_QPT_RC:
+    case IBV_QPT_XRC_SEND:
       return kReliableOperations;
     case IBV_QPT_UC:
       return kConnectedOperations;
@@ -175,6 +176,10 @@ void set_data_setters(QueuePair& pair) {
     item->request.remote_qpn = remote_qpn;
     item->request.remote_qkey = remote_qkey;
   };
+  pair.wr_set_xrc_srqn = [](ibv_qp_ex* qp, std::uint32_t remote_srqn) {
+    RequestBatch::Request* const item = last(qp);
+    if (item != nullptr) item->request.remote_srqn = remote_srqn;
+  };
   pair.wr_set_inline_data = [](ibv_qp_ex* qp, void* addr, std::size_t length) {
     const ibv_data_buf buffer{addr, length};
     set_inline(qp, {&buffer, 1});
@@ -200,14 +205,18 @@ bool cuts_segments(ibv_context& context) {
 }  // namespace
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
-  constexpr std::uint32_t kMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+  constexpr std::uint32_t kMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
                                   IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   const bool extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
   if ((attr->comp_mask & ~kMask) != 0 ||
       ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr->create_flags != 0) ||
       (extended && (attr->send_ops_flags & ~operations_of(attr->qp_type)) != 0))
     return refuse<ibv_qp>(EOPNOTSUPP);
-  if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr->pd->context != context) return refuse<ibv_qp>(EINVAL);
+  // Receiving for an XRC domain needs that domain, everything else a protection domain.
+  const bool receives = attr->qp_type == IBV_QPT_XRC_RECV;
+  const auto needed = receives ? IBV_QP_INIT_ATTR_XRCD : IBV_QP_INIT_ATTR_PD;
+  if ((attr->comp_mask & needed) == 0 || (receives ? attr->xrcd->context : attr->pd->context) != context)
+    return refuse<ibv_qp>(EINVAL);
   if (extended && (attr->send_ops_flags & IBV_QP_EX_WITH_TSO) != 0 && !cuts_segments(*context))
     return refuse<ibv_qp>(EOPNOTSUPP);
   // Both structures begin with the same members, which are those of the older one.
@@ -216,7 +225,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   // A large segment's headers are stored like inline bytes.
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER) != 0)
     base.cap.max_inline_data = std::max(base.cap.max_inline_data, std::uint32_t{attr->max_tso_header});
-  ibv_qp* const qp = create_queue_pair(attr->pd, base);
+  ibv_qp* const qp =
+      create_queue_pair(*context, receives ? nullptr : attr->pd, receives ? &XrcDomain::of(attr->xrcd) : nullptr, base);
   if (qp == nullptr) return nullptr;
   attr->cap = base.cap;
   if (extended) {

@@ -5,7 +5,11 @@
 
 namespace bypass::softverbs {
 
-/// Makes a queue pair of a context of ours; `attr.cap` becomes what it got. Null: errno says why.
-ibv_qp* create_queue_pair(ibv_pd* pd, ibv_qp_init_attr& attr);
+/// Makes a queue pair of a context of ours; `attr.cap` becomes what it got. One that receives for an XRC domain has
+/// that, and no protection domain; any other has a protection domain alone. Null: errno says why.
+ibv_qp* create_queue_pair(ibv_context& context, ibv_pd* pd, XrcDomain* xrcd, ibv_qp_init_attr& attr);
+
+/// The handle is no longer one of the openings of its queue pair. Within a turn.
+void leave_openings(QueuePair& pair);
 
 }  // namespace bypass::softverbs

@@ -27,25 +27,62 @@ int post_srq_receive(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   return 0;
 }
 
+namespace {
+
+// `xrcd` and `cq`: of an XRC receive queue.
+ibv_srq* create_receive_queue(ibv_pd* pd, XrcDomain* xrcd, ibv_cq* cq, void* srq_context, ibv_srq_attr& attr) {
+  Context& ours = Context::of(pd->context);
+  Adapter::Turn turn(*ours.adapter);
+  if (!turn) return refuse<ibv_srq>(EIO);
+  auto srq = std::make_unique<SharedReceiveQueue>();
+  rdma::Pd& domain = *ProtectionDomain::of(pd).engine;
+  const auto made = xrcd == nullptr
+                        ? turn->create_srq(domain, attr, srq.get())
+                        : turn->create_xrc_srq(domain, *xrcd->engine, *CompletionQueue::of(cq).engine, attr, srq.get());
+  if (made.error != 0) return refuse<ibv_srq>(made.error);
+  attr = rdma::Device::query_srq(*made.object);
+  srq->engine = made.object;
+  srq->context = pd->context;
+  srq->srq_context = srq_context;
+  srq->pd = pd;
+  srq->xrcd = xrcd;
+  if (xrcd != nullptr) xrcd->users++;
+  pthread_mutex_init(&srq->mutex, nullptr);
+  pthread_cond_init(&srq->cond, nullptr);
+  ours.srqs.push_back(*srq);
+  return srq.release();
+}
+
+}  // namespace
+
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
+  constexpr std::uint32_t kXrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+  constexpr std::uint32_t kKnown = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | kXrc;
+  const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
+  const ibv_srq_type type = typed ? attr->srq_type : IBV_SRQT_BASIC;
+  if ((attr->comp_mask & ~kKnown) != 0 || type == IBV_SRQT_TM) return refuse<ibv_srq>(EOPNOTSUPP);
+  const bool is_xrc = type == IBV_SRQT_XRC;
+  if ((!is_xrc && type != IBV_SRQT_BASIC) || (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 ||
+      attr->pd->context != context)
+    return refuse<ibv_srq>(EINVAL);
+  if (!is_xrc) return create_receive_queue(attr->pd, nullptr, nullptr, attr->srq_context, attr->attr);
+  if ((attr->comp_mask & kXrc) != kXrc || attr->xrcd->context != context || attr->cq->context != context)
+    return refuse<ibv_srq>(EINVAL);
+  return create_receive_queue(attr->pd, &XrcDomain::of(attr->xrcd), attr->cq, attr->srq_context, attr->attr);
+}
+
+int get_srq_num(ibv_srq* srq, std::uint32_t* number) {
+  const std::uint32_t found = rdma::Device::srq_number(*SharedReceiveQueue::of(srq).engine);
+  if (found == 0) return EINVAL;  // peers name XRC receive queues alone
+  *number = found;
+  return 0;
+}
+
 extern "C" {
 
 ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
-  Context* const ours = Context::find(pd->context);
-  if (ours == nullptr) return BYPASS_REAL(ibv_create_srq)(pd, init);
-  Adapter::Turn turn(*ours->adapter);
-  if (!turn) return refuse<ibv_srq>(EIO);
-  auto srq = std::make_unique<SharedReceiveQueue>();
-  const auto made = turn->create_srq(*ProtectionDomain::of(pd).engine, init->attr, srq.get());
-  if (made.error != 0) return refuse<ibv_srq>(made.error);
-  init->attr = rdma::Device::query_srq(*made.object);
-  srq->engine = made.object;
-  srq->context = pd->context;
-  srq->srq_context = init->srq_context;
-  srq->pd = pd;
-  pthread_mutex_init(&srq->mutex, nullptr);
-  pthread_cond_init(&srq->cond, nullptr);
-  ours->srqs.push_back(*srq);
-  return srq.release();
+  if (Context::find(pd->context) == nullptr) return BYPASS_REAL(ibv_create_srq)(pd, init);
+  return create_receive_queue(pd, nullptr, nullptr, init->srq_context, init->attr);
 }
 
 int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
@@ -75,6 +112,7 @@ int ibv_destroy_srq(ibv_srq* srq) {
     turn.hand_on_events();
     ours->forget_events(queue->async_events_taken);
     queue->unlink();
+    if (queue->xrcd != nullptr) queue->xrcd->users--;
   }
   ours->await_acknowledged(srq->mutex, srq->cond, srq->events_completed, queue->async_events_taken);
   pthread_cond_destroy(&srq->cond);

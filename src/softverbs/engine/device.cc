@@ -75,7 +75,7 @@ Step send_next(Engine& e, Qp& qp) {
     default:
       break;
   }
-  const Step answer = qp.type == IBV_QPT_RC ? send_response(e, qp) : Step::kIdle;
+  const Step answer = qp.is_reliable() ? send_response(e, qp) : Step::kIdle;
   if (answer == Step::kBlocked) return answer;
   const Step request = send_request(e, qp);
   return answer == Step::kSent && request == Step::kIdle ? Step::kSent : request;

@@ -34,6 +34,7 @@ struct Pd;
 struct Mr;
 struct Cq;
 struct Srq;
+struct Xrcd;
 struct Qp;
 struct Ah;
 struct Flow;
@@ -57,6 +58,7 @@ struct QpInit {
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
+  Xrcd* xrcd = nullptr;  // XRC_RECV, which uses nothing else of these
   ibv_qp_type type = IBV_QPT_RC;
   ibv_qp_cap cap{};  // create_qp() reports what it gives through query_qp()
   bool sq_sig_all = false;
@@ -115,7 +117,7 @@ class Device {
   [[nodiscard]] MacAddress mac() const;
   [[nodiscard]] LinkState link() const;
   [[nodiscard]] ibv_mtu max_mtu() const;     // 4096
-  [[nodiscard]] ibv_mtu active_mtu() const;  // what fits into the wire's MTU beside headers of 84 bytes
+  [[nodiscard]] ibv_mtu active_mtu() const;  // what fits into the wire's MTU beside headers of 88 bytes
   /// Bytes of the largest IP packet that the wire takes.
   [[nodiscard]] std::uint32_t wire_mtu() const;
   [[nodiscard]] std::span<const ibv_gid> gids() const;
@@ -164,6 +166,21 @@ class Device {
   /// ENOMEM: full. EINVAL: too many elements.
   int post_srq_receive(Srq& srq, const ReceiveRequest& request);
 
+  // --- XRC: domains, and receive queues that peers name by a number (xrc.cc)
+
+  /// `file`: others that open it by the same file get the same domain; null: this one is private. EAGAIN: there is no
+  /// such domain, and it was not to be made. EINVAL: there is one, and it must not be.
+  Made<Xrcd> open_xrcd(const XrcFile* file, bool create, bool exclusive);
+  /// EBUSY: the last opening, and objects use the domain.
+  int close_xrcd(Xrcd& xrcd);
+  /// Receive requests of the queue complete in `cq`.
+  Made<Srq> create_xrc_srq(Pd& pd, Xrcd& xrcd, Cq& cq, const ibv_srq_attr& attr, void* user);
+  /// 0: not an XRC receive queue.
+  [[nodiscard]] static std::uint32_t srq_number(const Srq& srq);
+  /// One more opening of an XRC_RECV queue pair of that domain, which ends when each was destroyed. EINVAL: there is no
+  /// such queue pair.
+  Made<Qp> open_qp(const Xrcd& xrcd, std::uint32_t qpn);
+
   // --- Queue pairs
 
   /// EADDRINUSE: another process has the port of RoCE packets at the addresses (port_steering.h).
@@ -174,6 +191,9 @@ class Device {
   static void query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init);
   int destroy_qp(Qp& qp);
   [[nodiscard]] static std::uint32_t qpn(const Qp& qp);
+  /// Events name this pointer from now on.
+  static void set_user(Qp& qp, void* user);
+  [[nodiscard]] static void* user(const Qp& qp);
   [[nodiscard]] static ibv_qp_state state(const Qp& qp);
   /// ENOMEM: the queue is full. EINVAL: the state, the operation, the number of elements or the length is wrong. Then
   /// nothing is posted.

@@ -3,6 +3,7 @@
 //   receive.cc    a frame's way in: parsing, ICRC, which queue pair it is for
 //   repair.cc     between two ends of ours: only what is lost is sent again
 //   responder.cc  requests of a peer to an RC or UC queue pair   requester.cc  our requests, and the peer's answers
+//   xrc.cc        domains and receive queues of XRC
 //   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
 //                                                                port_steering.cc
 //   roce_writer   a RoCE packet's way out                        neighbour_protocol.cc  ARP and neighbour discovery
@@ -79,6 +80,9 @@ struct Engine {
   Owned<Pd> pds;
   Owned<Cq> cqs;
   Owned<Srq> srqs;
+  Owned<Xrcd> xrcds;
+  std::vector<Srq*> xrc_srqs;      // XRC receive queues by number, from 1 on
+  std::uint32_t next_xrc_srq = 0;  // index; a number is not used again soon
   Owned<Ah> ahs;
   Owned<Flow> flows;
   TimerWheel<Qp, &Qp::wheel> timers;
@@ -138,6 +142,9 @@ inline void wake(Engine& e, Qp& qp) {
 void set_deadline(Engine& e, Qp& qp, Instant at);
 /// Takes the oldest receive request for the responder. False: there is none.
 bool take_receive(Engine& e, Qp& qp);
+/// The attributes of a modification without those of the other direction of XRC, which the kernel ignores
+/// (qp_state.cc).
+unsigned meant_by(ibv_qp_type type, unsigned mask);
 /// 0, or an errno: whether the modification is allowed in the queue pair's state (qp_state.cc).
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsigned mask);
 
@@ -178,7 +185,7 @@ class RoceWriter {
   bool finish();
 
  private:
-  static constexpr std::size_t kMostHeaders = Path::kMaxHeader + sizeof(Bth) + sizeof(AtomicEth);
+  static constexpr std::size_t kMostHeaders = Path::kMaxHeader + sizeof(Bth) + sizeof(Xrceth) + sizeof(AtomicEth);
   static constexpr std::size_t kShort = 64;  // so much payload is treated like a header
 
   void put(const void* bytes, std::size_t len) {
@@ -244,6 +251,18 @@ void on_unconnected(Engine& e, Qp& qp, const RocePacket& packet);  // UC
 Step send_response(Engine& e, Qp& qp);
 /// To be called before the first packet of a queue pair in RTR.
 void note_established(Engine& e, Qp& qp);
+
+// --- xrc.cc
+
+/// The domain's receive queue of that number; null: there is no such queue in the domain.
+Srq* find_xrc_srq(const Engine& e, const Xrcd& xrcd, std::uint32_t srqn);
+/// Sets which receive queue the packet is for. 0, or the NAK: the packet does not continue the message under way, or
+/// names no queue of the domain.
+std::uint8_t choose_receive_queue(const Engine& e, Qp& qp, const RocePacket& packet);
+/// The domain in which the resource's key is valid; null: its receive queue was destroyed.
+const Pd* pd_of(const Engine& e, const Qp& qp, const Resource& resource);
+/// Ends what queue pairs are receiving into that queue.
+void leave_receive_queue(Engine& e, const Srq& srq);
 
 // --- datagram.cc, raw.cc
 

@@ -51,6 +51,9 @@ bool service_fits(const Qp& qp, std::uint8_t service) {
   switch (qp.type) {
     case IBV_QPT_RC:
       return service == kServiceRc;
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+      return service == kServiceXrc;
     case IBV_QPT_UC:
       return service == kServiceUc;
     case IBV_QPT_UD:
@@ -81,6 +84,12 @@ bool parse(Packet& frame, const Outer& outer, RocePacket& p) {
   p.psn = {bth.psn & kPsnMask};
   p.ip = sizeof(wire::Ethernet);
   p.extension = static_cast<std::uint16_t>(bth_at + sizeof bth);
+  p.srqn = 0;
+  if (p.service == kServiceXrc && (p.traits & kOpResponse) == 0) {
+    if (!wire::fits<Xrceth>(frame, p.extension)) return false;
+    p.srqn = p.at<Xrceth>(p.extension).srqn & kQpnMask;
+    p.extension += sizeof(Xrceth);
+  }
   const std::size_t deth = p.service == kServiceUd ? sizeof(Deth) : 0;
   const std::size_t payload = p.extension + deth + extension_bytes(p.op);
   const std::size_t pad = bth.flags >> 4 & 3U;
@@ -114,7 +123,12 @@ void dispatch(Engine& e, Qp& qp, const RocePacket& p) {
   if (qp.type == IBV_QPT_UC) return on_unconnected(e, qp, p);
   // Not during a repair in the other way.
   if (p.ours && qp.req.nxt == qp.req.max) qp.peer_is_ours = true;
-  if ((p.traits & kOpResponse) != 0) return on_response(e, qp, p);
+  const bool response = (p.traits & kOpResponse) != 0;
+  if (qp.type == (response ? IBV_QPT_XRC_RECV : IBV_QPT_XRC_SEND)) {  // each of both has one direction
+    e.counters.rx_wrong_state++;
+    return;
+  }
+  if (response) return on_response(e, qp, p);
   on_request(e, qp, p);
 }
 

@@ -202,6 +202,12 @@ ibv_srq_attr Device::query_srq(const Srq& srq) {
 int Device::destroy_srq(Srq& srq) {
   Engine& e = *engine_;
   if (srq.references != 0) return EBUSY;
+  if (srq.xrcd != nullptr) {
+    leave_receive_queue(e, srq);
+    e.xrc_srqs[srq.number - 1] = nullptr;
+    srq.xrcd->references--;
+    srq.cq->references--;
+  }
   e.events.remove(srq);
   srq.pd->references--;
   e.srqs.remove(srq);

@@ -82,7 +82,8 @@ void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket*
   } else {
     completion.wc.src_qp = qp.attr.dest_qp_num;
   }
-  complete(e, qp, *qp.receive_cq, completion, packet != nullptr && packet->solicited);
+  Cq& cq = qp.type == IBV_QPT_XRC_RECV ? *qp.resp.srq->cq : *qp.receive_cq;
+  complete(e, qp, cq, completion, packet != nullptr && packet->solicited);
 }
 
 }  // namespace bypass::rdma

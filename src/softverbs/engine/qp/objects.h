@@ -30,6 +30,12 @@ class Owned {
   }
   void remove(T& object) { objects_.erase(&object); }
   [[nodiscard]] std::size_t count() const { return objects_.size(); }
+  /// The first for which f() holds; null: for none of them.
+  template <typename F>
+  [[nodiscard]] T* find(F&& f) const {
+    const auto at = std::find_if(objects_.begin(), objects_.end(), [&](const auto& each) { return f(*each.first); });
+    return at == objects_.end() ? nullptr : at->first;
+  }
   template <typename F>
   [[nodiscard]] bool any(F&& f) const {
     return std::any_of(objects_.begin(), objects_.end(), [&](const auto& each) { return f(*each.first); });
@@ -141,8 +147,19 @@ class ReceiveQueue {
   std::uint32_t max_wr_ = 0, max_sge_ = 0, head_ = 0, tail_ = 0;
 };
 
+/// An XRC domain (InfiniBand specification, annex A14): queue pairs that receive in it may use its receive queues.
+struct Xrcd {
+  std::uint32_t openings = 0, references = 0;
+  bool has_file = false;  // it is shared by those that open it by this file
+  XrcFile file{};
+};
+
 struct Srq : EventSource {
   Pd* pd = nullptr;
+  // Of an XRC receive queue: what peers name it by, and where its completions go
+  Xrcd* xrcd = nullptr;
+  Cq* cq = nullptr;
+  std::uint32_t number = 0;
   ReceiveQueue queue;
   std::uint32_t limit = 0;
   std::uint32_t references = 0;

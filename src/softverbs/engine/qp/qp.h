@@ -29,6 +29,7 @@ struct SendWqe {
   std::uint32_t packets = 0;  // number of PSNs that it uses
   Psn first;                  // valid after it has begun
   std::uint32_t remote_qpn = 0, remote_qkey = 0;
+  std::uint32_t remote_srqn = 0;
   std::uint16_t sges = 0;
   std::uint16_t tso_header = 0, tso_mss = 0;  // the header is stored like inline bytes
 
@@ -116,6 +117,7 @@ struct Resource {
   std::uint32_t sent = 0;         // of the first range: everything before this packet was sent
   std::uint64_t address = 0;
   std::uint32_t rkey = 0, length = 0;
+  std::uint32_t srqn = 0;      // XRC: the receive queue whose domain has the memory
   std::uint64_t original = 0;  // the value that an atomic operation found
   std::uint32_t msn = 0;
 };
@@ -131,6 +133,8 @@ struct Responder {
   bool has_receive = false;
   std::uint16_t sge_count = 0;
   std::uint64_t wr_id = 0;
+  Srq* srq = nullptr;      // XRC: what the packet, and the message, is for
+  std::uint32_t srqn = 0;  // its number
   std::vector<ibv_sge> sges;
   std::uint64_t capacity = 0;  // bytes that the receive request can hold
   std::uint32_t received = 0;  // bytes
@@ -158,6 +162,7 @@ struct Qp : EventSource {
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
+  Xrcd* xrcd = nullptr;  // XRC_RECV; such a queue pair has no domain and no completion queues of its own
   ibv_qp_type type{};
   ibv_qp_cap cap{};
   bool sq_sig_all = false;
@@ -170,6 +175,7 @@ struct Qp : EventSource {
   Requester req;
   Responder resp;
   std::uint32_t references = 0;  // number of flows and groups that use it
+  std::uint32_t openings = 0;    // further openings of an XRC_RECV queue pair (ibv_open_qp)
   bool peer_is_ours = false;     // the peer's packets carry kBthOurs
   bool waiting_neighbour = false;
   bool doomed = false;       // goes to error at the end of the burst
@@ -183,7 +189,19 @@ struct Qp : EventSource {
   Instant raw_pause = Instant::min();  // until then, no frame waits for a receive request
 
   [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
-  [[nodiscard]] ReceiveQueue& receives() { return srq != nullptr ? srq->queue : rq; }
+  [[nodiscard]] bool is_xrc() const { return type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV; }
+  [[nodiscard]] bool is_reliable() const { return type == IBV_QPT_RC || is_xrc(); }
+  [[nodiscard]] std::uint8_t service() const {
+    return is_xrc() ? kServiceXrc : type == IBV_QPT_RC ? kServiceRc : kServiceUc;
+  }
+  /// The shared receive queue of the packet that is being handled; null: the queue pair has a queue of its own.
+  [[nodiscard]] Srq* shared_queue() const { return type == IBV_QPT_XRC_RECV ? resp.srq : srq; }
+  [[nodiscard]] ReceiveQueue& receives() {
+    Srq* const shared = shared_queue();
+    return shared != nullptr ? shared->queue : rq;
+  }
+  /// The domain in which the keys of the packet that is being handled are valid.
+  [[nodiscard]] const Pd& responder_pd() const { return type == IBV_QPT_XRC_RECV ? *resp.srq->pd : *pd; }
 };
 
 }  // namespace bypass::rdma

@@ -156,11 +156,11 @@ bool operation_fits(const Qp& qp, ibv_wr_opcode opcode) {
       return qp.type != IBV_QPT_RAW_PACKET;
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return qp.type == IBV_QPT_RC || qp.type == IBV_QPT_UC;
+      return qp.is_reliable() || qp.type == IBV_QPT_UC;
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return qp.type == IBV_QPT_RC;
+      return qp.is_reliable();
     case IBV_WR_TSO:
       return qp.type == IBV_QPT_RAW_PACKET;
     default:
@@ -183,7 +183,8 @@ bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
 int check_request(const Engine& e, const Qp& qp, const SendRequest& request) {
   const bool is_atomic = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   // Checked before the elements are read: a negative count of the program is a large number.
-  if (!operation_fits(qp, request.opcode) || request.sges.size() > qp.cap.max_send_sge) return EINVAL;
+  if (qp.type == IBV_QPT_XRC_RECV || !operation_fits(qp, request.opcode) || request.sges.size() > qp.cap.max_send_sge)
+    return EINVAL;
   const std::uint64_t length = length_of(request);
   if (length > e.config.limits.max_message) return EINVAL;
   if (is_atomic && (length < 8 || (request.remote_addr & 7) != 0)) return EINVAL;
@@ -215,6 +216,7 @@ void fill_wqe(Engine& e, Qp& qp, std::uint32_t n, const SendRequest& request) {
   w.swap = request.swap;
   w.remote_qpn = request.remote_qpn & kQpnMask;
   w.remote_qkey = request.remote_qkey;
+  w.remote_srqn = request.remote_srqn & kQpnMask;
   w.length = w.is_atomic() ? 8 : static_cast<std::uint32_t>(length_of(request));
   if ((w.flags & IBV_SEND_INLINE) != 0) {
     copy_inline(qp.sq.inlined(n), request.sges);
@@ -248,7 +250,7 @@ void to_error(Engine& e, Qp& qp) {
   stop(e, qp);
   flush_sends(e, qp);
   flush_receives(e, qp);
-  if (qp.srq != nullptr) e.post_event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+  if (qp.srq != nullptr || qp.type == IBV_QPT_XRC_RECV) e.post_event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
 namespace {
@@ -268,8 +270,8 @@ void reset(Engine& e, Qp& qp) {
   stop(e, qp);
   for (; is_datagram(qp) && qp.sq.head != qp.sq.tail; qp.sq.head++) release_path(e, qp.sq.path(qp.sq.head));
   qp.sq.head = qp.sq.cursor = qp.sq.begun = qp.sq.tail;
-  forget_completions(*qp.send_cq, qp.qpn);
-  if (qp.receive_cq != qp.send_cq) forget_completions(*qp.receive_cq, qp.qpn);
+  if (qp.send_cq != nullptr) forget_completions(*qp.send_cq, qp.qpn);
+  if (qp.receive_cq != nullptr && qp.receive_cq != qp.send_cq) forget_completions(*qp.receive_cq, qp.qpn);
   qp.sq.unpolled = 0;
   qp.rq.clear();
   release_path(e, qp.path);
@@ -301,9 +303,10 @@ bool take_receive(Engine& e, Qp& qp) {
   r.capacity = 0;
   for (const ibv_sge& sge : sges) r.capacity += sge.length;
   queue.pop();
-  if (qp.srq != nullptr && queue.count() < qp.srq->limit) {
-    qp.srq->limit = 0;  // reported once
-    e.post_event(*qp.srq, IBV_EVENT_SRQ_LIMIT_REACHED);
+  Srq* const shared = qp.shared_queue();
+  if (shared != nullptr && queue.count() < shared->limit) {
+    shared->limit = 0;  // reported once
+    e.post_event(*shared, IBV_EVENT_SRQ_LIMIT_REACHED);
   }
   return true;
 }
@@ -315,14 +318,19 @@ namespace {
 int check_new(const Engine& e, const QpInit& init) {
   const Limits& limits = e.config.limits;
   const ibv_qp_cap& cap = init.cap;
-  const bool known =
-      init.type == IBV_QPT_RC || init.type == IBV_QPT_UC || init.type == IBV_QPT_UD || init.type == IBV_QPT_RAW_PACKET;
+  const bool sends = init.type == IBV_QPT_XRC_SEND, receives = init.type == IBV_QPT_XRC_RECV;
+  const bool known = init.type == IBV_QPT_RC || init.type == IBV_QPT_UC || init.type == IBV_QPT_UD ||
+                     init.type == IBV_QPT_RAW_PACKET || sends || receives;
   if (!known) return EOPNOTSUPP;
-  if (init.pd == nullptr || init.send_cq == nullptr || init.receive_cq == nullptr) return EINVAL;
+  if (e.qp_count >= limits.max_qp) return ENOMEM;
+  if (receives) return init.xrcd != nullptr ? 0 : EINVAL;
+  if (init.pd == nullptr || init.send_cq == nullptr) return EINVAL;
+  if (sends ? init.srq != nullptr : init.receive_cq == nullptr) return EINVAL;
+  if (init.srq != nullptr && init.srq->xrcd != nullptr) return EINVAL;  // a receive queue that peers name
   if (cap.max_send_wr > limits.max_qp_wr || cap.max_send_sge > limits.max_sge) return EINVAL;
   if (cap.max_inline_data > limits.max_inline) return EINVAL;
-  if (init.srq == nullptr && (cap.max_recv_wr > limits.max_qp_wr || cap.max_recv_sge > limits.max_sge)) return EINVAL;
-  return e.qp_count >= limits.max_qp ? ENOMEM : 0;
+  const bool own_queue = init.srq == nullptr && !sends;
+  return own_queue && (cap.max_recv_wr > limits.max_qp_wr || cap.max_recv_sge > limits.max_sge) ? EINVAL : 0;
 }
 
 // The next free number after the last one given out, so that late packets for a destroyed queue pair reach no other.
@@ -334,14 +342,27 @@ std::uint32_t free_index(Engine& e) {
   return e.next_qpn++;
 }
 
-void create_queues(Qp& qp, const QpInit& init) {
+void create_queues(const Engine& e, Qp& qp, const QpInit& init) {
+  if (qp.type == IBV_QPT_XRC_RECV) {  // requests are the receive queues'
+    qp.resp.sges.resize(e.config.limits.max_sge);
+    return;
+  }
   qp.cap = init.cap;
   qp.cap.max_send_sge = std::max(qp.cap.max_send_sge, 1U);
   if (qp.type == IBV_QPT_RAW_PACKET) qp.cap.max_inline_data = std::max(qp.cap.max_inline_data, 256U);  // TSO headers
-  if (qp.srq != nullptr) qp.cap.max_recv_wr = qp.cap.max_recv_sge = 0;
+  if (qp.srq != nullptr || qp.is_xrc()) qp.cap.max_recv_wr = qp.cap.max_recv_sge = 0;
   qp.sq.create(qp.cap, is_datagram(qp));
   qp.rq.create(qp.cap.max_recv_wr, qp.cap.max_recv_sge);
   qp.resp.sges.resize(qp.receives().max_sge());
+}
+
+// What the queue pair uses has one user more, or less (-1).
+void count_users(const Qp& qp, std::uint32_t change) {
+  if (qp.pd != nullptr) qp.pd->references += change;
+  if (qp.send_cq != nullptr) qp.send_cq->references += change;
+  if (qp.receive_cq != nullptr) qp.receive_cq->references += change;
+  if (qp.srq != nullptr) qp.srq->references += change;
+  if (qp.xrcd != nullptr) qp.xrcd->references += change;
 }
 
 }  // namespace
@@ -355,25 +376,27 @@ Made<Qp> Device::create_qp(const QpInit& init) {
   e.qps[index] = std::make_unique<Qp>();
   Qp& qp = *e.qps[index];
   qp.user = init.user;
-  qp.pd = init.pd;
-  qp.send_cq = init.send_cq;
-  qp.receive_cq = init.receive_cq;
-  qp.srq = init.srq;
   qp.type = init.type;
+  if (qp.type == IBV_QPT_XRC_RECV) {
+    qp.xrcd = init.xrcd;
+  } else {
+    qp.pd = init.pd;
+    qp.send_cq = init.send_cq;
+    if (!qp.is_xrc()) qp.receive_cq = init.receive_cq;
+    qp.srq = init.srq;
+  }
   qp.sq_sig_all = init.sq_sig_all;
   qp.qpn = Engine::kFirstQpn + index;
   qp.attr.qp_state = IBV_QPS_RESET;
-  create_queues(qp, init);
-  qp.pd->references++;
-  qp.send_cq->references++;
-  qp.receive_cq->references++;
-  if (qp.srq != nullptr) qp.srq->references++;
+  create_queues(e, qp, init);
+  count_users(qp, 1);
   e.qp_count++;
   return {&qp, 0};
 }
 
 int Device::modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask) {
   Engine& e = *engine_;
+  mask = meant_by(qp.type, mask);
   send_left(e, qp);  // first, as it may put the queue pair into error
   if (const int error = check_modification(e, qp, attr, mask)) return error;
   if ((mask & IBV_QP_AV) != 0) {
@@ -400,16 +423,17 @@ void Device::query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 int Device::destroy_qp(Qp& qp) {
   Engine& e = *engine_;
   if (qp.references != 0) return EBUSY;
+  if (qp.openings != 0) {
+    qp.openings--;
+    return 0;
+  }
   send_left(e, qp);
   reset(e, qp);
   if (qp.wheel.scheduled()) e.timers.cancel(qp);
   e.ready.remove(qp);
   e.left.remove(qp);
   e.events.remove(qp);
-  qp.pd->references--;
-  qp.send_cq->references--;
-  qp.receive_cq->references--;
-  if (qp.srq != nullptr) qp.srq->references--;
+  count_users(qp, static_cast<std::uint32_t>(-1));
   e.qp_count--;
   e.qps[qp.qpn - Engine::kFirstQpn].reset();
   return 0;
@@ -417,6 +441,14 @@ int Device::destroy_qp(Qp& qp) {
 
 std::uint32_t Device::qpn(const Qp& qp) {
   return qp.qpn;
+}
+
+void* Device::user(const Qp& qp) {
+  return qp.user;
+}
+
+void Device::set_user(Qp& qp, void* user) {
+  qp.user = user;
 }
 
 ibv_qp_state Device::state(const Qp& qp) {
@@ -449,7 +481,7 @@ std::uint32_t Device::send_room(const Qp& qp) {
 
 int Device::post_receive(Qp& qp, const ReceiveRequest& request) {
   Engine& e = *engine_;
-  if (qp.srq != nullptr || qp.state() == IBV_QPS_RESET) return EINVAL;
+  if (qp.srq != nullptr || qp.is_xrc() || qp.state() == IBV_QPS_RESET) return EINVAL;
   if (qp.state() != IBV_QPS_ERR) return qp.rq.post(request);
   if (request.sges.size() > qp.rq.max_sge()) return EINVAL;
   qp.resp.wr_id = request.wr_id;

@@ -18,7 +18,7 @@ Duration ack_timeout(const Qp& qp) {
 }
 
 void restart_ack_timer(Engine& e, Qp& qp) {
-  if (qp.req.rnr_wait || qp.type != IBV_QPT_RC) return;
+  if (qp.req.rnr_wait || !qp.is_reliable()) return;
   const bool waits = qp.req.una != qp.req.max || qp.waiting_neighbour;
   set_deadline(e, qp, waits && qp.attr.timeout != 0 ? e.now + ack_timeout(qp) : kNever);
 }
@@ -241,7 +241,7 @@ void begin(Engine& e, Qp& qp, SendWqe& w) {
   const unsigned access = w.wants_data() ? IBV_ACCESS_LOCAL_WRITE : 0;
   if ((w.flags & IBV_SEND_INLINE) == 0 && !e.memory.covers(*qp.pd, {qp.sq.sges(qp.sq.begun - 1), w.sges}, access))
     w.status = IBV_WC_LOC_PROT_ERR;
-  if (w.wants_data() && qp.type == IBV_QPT_RC && qp.req.read_ends.empty()) w.status = IBV_WC_LOC_QP_OP_ERR;
+  if (w.wants_data() && qp.is_reliable() && qp.req.read_ends.empty()) w.status = IBV_WC_LOC_QP_OP_ERR;
 }
 
 Op choose(const SendWqe& w, bool first, bool last) {
@@ -263,9 +263,17 @@ std::uint32_t outstanding(const Qp& qp) {
 
 // An acknowledgement is requested at a message's end, and often enough before that the window never runs empty.
 bool asks_for_ack(const Engine& e, const Qp& qp, bool last) {
-  if (qp.type != IBV_QPT_RC) return false;
+  if (!qp.is_reliable()) return false;
   const std::uint32_t window = e.config.window;
   return last || (qp.req.nxt.v % std::max(window / 4, 1U)) == 0 || outstanding(qp) + 1 >= window;
+}
+
+// Each request of XRC names the receive queue of its message.
+void write_xrc(const Qp& qp, const SendWqe& w, RoceWriter& writer) {
+  if (!qp.is_xrc()) return;
+  Xrceth xrc;
+  xrc.srqn = w.remote_srqn;
+  writer.header(xrc);
 }
 
 Reth make_reth(std::uint64_t address, std::uint32_t rkey, std::uint32_t length) {
@@ -291,7 +299,7 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
   const std::uint32_t offset = index * qp.mtu, len = std::min(qp.mtu, w.length - offset);
   const bool told = (traits(op) & (kOpSend | kOpImm)) != 0;
   RoceWriter writer(e, qp.path,
-                    {.service = qp.type == IBV_QPT_RC ? kServiceRc : kServiceUc,
+                    {.service = qp.service(),
                      .op = op,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
@@ -299,6 +307,7 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
                      .solicited = last && told && (w.flags & IBV_SEND_SOLICITED) != 0,
                      .ack_request = asks_for_ack(e, qp, last),
                      .round = qp.req.round});
+  write_xrc(qp, w, writer);
   if ((traits(op) & kOpReth) != 0) writer.header(make_reth(w.remote_addr, w.rkey, w.length));
   if ((traits(op) & kOpImm) != 0) writer.header(w.imm);
   if (!append_message(e, qp, qp.sq.cursor, offset, len, writer)) {
@@ -329,12 +338,13 @@ Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
   const std::uint32_t offset = index * qp.mtu;
   const auto len = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::uint64_t{part} * qp.mtu, w.length - offset));
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc,
+                    {.service = qp.service(),
                      .op = Op::kReadRequest,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
                      .ack_request = true,
                      .round = qp.req.round});
+  write_xrc(qp, w, writer);
   writer.header(make_reth(w.remote_addr + offset, w.rkey, len));
   if (!writer.finish()) return Step::kBlocked;
   note_read(qp, qp.req.nxt + (part - 1));
@@ -345,12 +355,13 @@ Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
 Step send_atomic(Engine& e, Qp& qp, const SendWqe& w) {
   const bool swap = w.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc,
+                    {.service = qp.service(),
                      .op = swap ? Op::kCompareSwap : Op::kFetchAdd,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
                      .ack_request = true,
                      .round = qp.req.round});
+  write_xrc(qp, w, writer);
   AtomicEth atomic;
   atomic.address = w.remote_addr;
   atomic.rkey = w.rkey;
@@ -370,7 +381,7 @@ bool may_begin(const Qp& qp, const SendWqe& w) {
 }
 
 bool window_open(const Engine& e, const Qp& qp, const SendWqe& w) {
-  if (qp.type != IBV_QPT_RC) return true;
+  if (!qp.is_reliable()) return true;
   if (outstanding(qp) >= e.config.window) return false;
   if (!w.wants_data() || is_noted(qp.req, qp.req.nxt)) return true;
   return qp.req.read_tail - qp.req.read_head < qp.attr.max_rd_atomic;
@@ -391,7 +402,7 @@ void complete_sent(Engine& e, Qp& qp) {
 }  // namespace
 
 void on_response(Engine& e, Qp& qp, const RocePacket& packet) {
-  const bool live = qp.type == IBV_QPT_RC && (qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD);
+  const bool live = qp.is_reliable() && (qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD);
   if (!live) {
     e.counters.rx_wrong_state++;
     return;

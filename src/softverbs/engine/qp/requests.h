@@ -16,6 +16,12 @@ namespace bypass::rdma {
 
 struct Ah;
 
+/// The file by which an XRC domain is named (ibv_xrcd_init_attr).
+struct XrcFile {
+  std::uint64_t device = 0, inode = 0;
+  bool operator==(const XrcFile&) const = default;
+};
+
 /// What ibv_post_send and ibv_wr_* pass. `sges` are not kept after the call, and with IBV_SEND_INLINE neither are the
 /// bytes.
 struct SendRequest {
@@ -31,6 +37,7 @@ struct SendRequest {
   // For datagrams: the handle may be destroyed once the request is posted.
   const Ah* ah = nullptr;
   std::uint32_t remote_qpn = 0, remote_qkey = 0;
+  std::uint32_t remote_srqn = 0;  // of an XRC queue pair: the peer's receive queue
   // For IBV_WR_TSO on a raw-packet queue pair: the frame's headers, and the payload bytes of each segment.
   std::span<const std::byte> tso_header{};
   std::uint16_t tso_mss = 0;

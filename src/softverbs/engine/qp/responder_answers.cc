@@ -30,7 +30,7 @@ void progress(Responder& r, Resource& resource) {
 
 Step send_atomic_answer(Engine& e, Qp& qp, Resource& resource) {
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc,
+                    {.service = qp.service(),
                      .op = Op::kAtomicAcknowledge,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = resource.first,
@@ -56,7 +56,8 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
   const Psn psn = resource.first + resource.sent;
   const std::byte* from = nullptr;
   if (len != 0) {
-    from = e.memory.find(*qp.pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
+    const Pd* const pd = pd_of(e, qp, resource);
+    if (pd != nullptr) from = e.memory.find(*pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
     if (from == nullptr) {  // the memory was deregistered meanwhile
       resource.due = 0;
       qp.resp.due--;
@@ -67,7 +68,7 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
   }
   const Op op = read_op(resource);
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc,
+                    {.service = qp.service(),
                      .op = op,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = psn,
@@ -85,7 +86,7 @@ Step send_aeth(Engine& e, Qp& qp, std::uint8_t syndrome, Psn psn) {
   const bool sequence = syndrome == kNakSequence;
   const bool tells_held = sequence && !r.held.empty();  // the peer is ours
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc,
+                    {.service = qp.service(),
                      .op = Op::kAcknowledge,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = psn,
@@ -121,7 +122,9 @@ Step send_fatal(Engine& e, Qp& qp) {
   if (send_aeth(e, qp, nak, qp.resp.fatal_psn) != Step::kSent) return Step::kBlocked;
   e.counters.tx_nak++;
   to_error(e, qp);
-  if (nak != kNakOperation) e.post_event(qp, nak == kNakAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
+  if (nak == kNakOperation) return Step::kIdle;
+  const bool access = nak == kNakAccess || nak == kNakInvalidRdRequest;
+  e.post_event(qp, access ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
   return Step::kIdle;
 }
 

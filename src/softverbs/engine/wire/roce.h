@@ -24,8 +24,8 @@ inline constexpr std::uint32_t kMulticastQpn = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::size_t kIcrcBytes = 4;
 inline constexpr std::size_t kGrhBytes = 40;  // before a received datagram
-/// Everything around a payload, for which the wire's MTU must have room (as rxe counts).
-inline constexpr std::uint32_t kMaxOverhead = 84;
+/// Everything around a payload, for which the wire's MTU must have room: 84 bytes as rxe counts, and an XRC header.
+inline constexpr std::uint32_t kMaxOverhead = 88;
 
 struct Ipv6 {  // RFC 8200 §3
   wire::Be32 version_class_flow;
@@ -89,7 +89,11 @@ struct AtomicEth {  // 9.3.4
 struct Aeth {  // acknowledgement, 9.3.5: 8 bits of syndrome, 24 of message sequence number
   wire::Be32 syndrome_msn;
 };
-static_assert(sizeof(Deth) == 8 && sizeof(Reth) == 16 && sizeof(AtomicEth) == 28 && sizeof(Aeth) == 4);
+struct Xrceth {  // annex A14: in each request of the XRC service; the first byte is reserved
+  wire::Be32 srqn;
+};
+static_assert(sizeof(Xrceth) == 4 && sizeof(Deth) == 8 && sizeof(Reth) == 16 && sizeof(AtomicEth) == 28 &&
+              sizeof(Aeth) == 4);
 
 // Syndromes: the upper three bits say the kind.
 enum : std::uint8_t {
@@ -129,7 +133,8 @@ enum class Op : std::uint8_t {
   kCompareSwap,
   kFetchAdd,
 };
-inline constexpr std::uint8_t kServiceRc = 0x00, kServiceUc = 0x20, kServiceUd = 0x60, kServiceMask = 0xe0;
+inline constexpr std::uint8_t kServiceRc = 0x00, kServiceUc = 0x20, kServiceUd = 0x60, kServiceXrc = 0xa0;
+inline constexpr std::uint8_t kServiceMask = 0xe0;
 
 enum OpTrait : std::uint16_t {
   kOpValid = 1 << 0,
@@ -174,7 +179,7 @@ constexpr std::uint16_t traits(Op op) {
   return table[static_cast<std::size_t>(op) & 31];
 }
 
-/// Bytes between the base transport header and the payload, without the datagram header.
+/// Bytes between the base transport header and the payload, without the datagram and XRC headers.
 constexpr std::size_t extension_bytes(Op op) {
   const std::uint16_t t = traits(op);
   std::size_t bytes = 0;
@@ -196,9 +201,10 @@ struct RocePacket {
   bool solicited, ack_request, ours;
   std::uint8_t round;  // of ours
   std::uint32_t qpn;
+  std::uint32_t srqn;  // of an XRC request
   Psn psn;
   std::uint16_t ip;         // offset of the IP header
-  std::uint16_t extension;  // offset of what follows the base transport header
+  std::uint16_t extension;  // offset of what follows the base transport header, and the XRC header if there is one
   std::uint16_t payload;    // offset
   std::uint32_t payload_len;
 

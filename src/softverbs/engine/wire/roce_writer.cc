@@ -15,6 +15,10 @@ Header& place(std::byte* at) {
   return *reinterpret_cast<Header*>(at);
 }
 
+bool is_reliable(std::uint8_t service) {
+  return service == kServiceRc || service == kServiceXrc;
+}
+
 // RFC 1112 §6.4, RFC 2464 §7.
 MacAddress multicast_mac(const IpAddress& group) {
   const auto& b = group.bytes;
@@ -129,7 +133,7 @@ RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start)
   bth.flags = static_cast<std::uint8_t>((start.solicited ? kBthSolicited : 0) | pad() << 4);
   bth.pkey = kDefaultPkey;
   bth.qpn = start.qpn;
-  const std::uint32_t ours = start.service == kServiceRc ? kBthOurs | std::uint32_t{start.round} << kBthRoundShift : 0;
+  const std::uint32_t ours = is_reliable(start.service) ? kBthOurs | std::uint32_t{start.round} << kBthRoundShift : 0;
   bth.psn = start.psn.v | ours | (start.ack_request ? kBthAckRequest : 0);
 }
 
