@@ -606,4 +606,5 @@ def abi():
             check(said == f"{name}: ok\n", said)
 
 
-run_named(CASES, "shown")
+if __name__ == "__main__":  # other files use what is above
+    run_named(CASES, "shown")

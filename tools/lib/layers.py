@@ -12,8 +12,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ALLOWED = {
     "preload": ["runtime", "socket", "os", "stack", "observe"],
     "runtime": ["socket", "fastpath", "fastpath/shm", "config", "backends", "os", "stack", "observe"],
-    "softverbs/abi": ["softverbs/engine", "runtime", "config", "backends", "os", "stack"],
+    "softverbs/abi": ["softverbs/engine", "softverbs/cm", "runtime", "config", "backends", "os", "stack"],
     "softverbs/engine": ["stack"],
+    "softverbs/cm": ["stack"],
     "socket": ["fastpath", "fastpath/shm", "os", "stack", "observe"],
     "fastpath/shm": ["fastpath", "os", "stack"],
     "fastpath/sim": ["fastpath", "backends/sim", "stack"],

@@ -87,6 +87,10 @@ SoftDevice* soft_device(ibv_device* device) {
   return is_soft(device) ? static_cast<SoftDevice*>(device) : nullptr;
 }
 
+__be64 device_guid(std::size_t index) {
+  return devices()[index].guid;
+}
+
 bool is_soft(const ibv_device* device) {
   const auto& all = devices();
   const auto* const begin = reinterpret_cast<const std::byte*>(all.data());

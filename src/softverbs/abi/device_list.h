@@ -17,4 +17,7 @@ struct SoftDevice : ibv_device {
 
 SoftDevice* soft_device(ibv_device* device);  // null: the real library's
 
+/// The GUID of device `index` of BYPASS_SOFT, in network order.
+__be64 device_guid(std::size_t index);
+
 }  // namespace bypass::softverbs

@@ -62,6 +62,8 @@ struct QpInit {
   ibv_qp_type type = IBV_QPT_RC;
   ibv_qp_cap cap{};  // create_qp() reports what it gives through query_qp()
   bool sq_sig_all = false;
+  /// Queue pair 1, for management datagrams (InfiniBand specification, 13.3). UD only; EBUSY if there is one.
+  bool management = false;
   void* user = nullptr;
 };
 

@@ -60,7 +60,7 @@ struct Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  static constexpr std::uint32_t kFirstQpn = 0x11;
+  static constexpr std::uint32_t kManagementQpn = 1, kFirstQpn = 0x11;
 
   DeviceConfig config;
   Counters counters;
@@ -75,7 +75,8 @@ struct Engine {
   PortSteering port_steering;
   std::vector<Group> groups;
   std::vector<std::unique_ptr<Qp>> qps;  // by number, from kFirstQpn on
-  std::uint32_t next_qpn = 0;            // index; a number is not used again soon
+  std::unique_ptr<Qp> management_qp;
+  std::uint32_t next_qpn = 0;  // index; a number is not used again soon
   std::uint32_t qp_count = 0;
   Owned<Pd> pds;
   Owned<Cq> cqs;
@@ -103,7 +104,8 @@ struct Engine {
 
   [[nodiscard]] Qp* find_qp(std::uint32_t qpn) const {
     const std::uint32_t index = qpn - kFirstQpn;
-    return index < qps.size() ? qps[index].get() : nullptr;
+    if (index < qps.size()) return qps[index].get();
+    return qpn == kManagementQpn ? management_qp.get() : nullptr;
   }
   [[nodiscard]] bool owns(const IpAddress& address) const;
 

@@ -58,6 +58,12 @@ class Adapter {
   bool await_link();
 
   [[nodiscard]] Instant now() const { return clock_.now(); }
+  /// Completions of the queue with this `user` belong to the connection manager, which sleeps on this descriptor
+  /// (eventfd(2)). Within a turn.
+  void set_management(const void* user, int descriptor) {
+    management_ = user;
+    management_fd_ = descriptor;
+  }
   /// In a forked child: the device is the parent's.
   [[nodiscard]] bool is_inherited() const { return inherited_; }
 
@@ -102,6 +108,8 @@ class Adapter {
   int interface_ = 0;  // the interface that it shares with the kernel
   socket::Clock clock_;
   std::vector<Context*> contexts_;
+  const void* management_ = nullptr;
+  int management_fd_ = -1;
   Duration spin_{}, yield_{}, tick_{};
   Instant last_useful_{};    // when frames came, or completions were there to poll
   bool found_ = false;       // the same happened since the last look

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "config/config.h"
+#include "os/os.h"
 #include "softverbs/abi/adapter/setup.h"
 #include "softverbs/abi/objects.h"
 
@@ -29,7 +30,12 @@ std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
 
 void Adapter::hand_on_events() {
   if (!engine_->has_events()) return;
-  for (void* user = nullptr; engine_->take_completion_event(user);) static_cast<CompletionQueue*>(user)->notify();
+  for (void* user = nullptr; engine_->take_completion_event(user);) {
+    if (user == management_)
+      os::eventfd_add(management_fd_, 1);
+    else
+      static_cast<CompletionQueue*>(user)->notify();
+  }
   for (rdma::AsyncEvent event; engine_->take_async_event(event);) deliver(event);
 }
 
@@ -41,6 +47,7 @@ void Adapter::deliver(const rdma::AsyncEvent& event) {
     for (Context* const context : contexts_) context->async.push({told, nullptr});
     return;
   }
+  if (event.user == management_) return;
   switch (event.type) {
     case IBV_EVENT_CQ_ERR:
       return static_cast<CompletionQueue*>(event.user)->report(event.type);

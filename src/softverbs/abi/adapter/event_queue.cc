@@ -15,21 +15,30 @@ namespace bypass::softverbs {
 EventSignal::~EventSignal() {
   const socket::CancellationOff off;
   if (fd_ >= 0) close(fd_);
+  if (raise_fd_ != own_fd_) close_own(raise_fd_);
   close_own(own_fd_);
   close_own(sleep_fd_);
 }
 
-bool EventSignal::open() {
-  fd_ = eventfd(0, EFD_CLOEXEC);
+bool EventSignal::open(Kind kind) {
+  if (kind == Kind::kEventFd) {
+    fd_ = eventfd(0, EFD_CLOEXEC);
+  } else {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    fd_ = ends[0];
+    raise_fd_ = own_high(ends[1]);
+  }
   if (fd_ < 0) return false;
   own_fd_ = own_high(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
   if (own_fd_ < 0) return false;
+  if (kind == Kind::kEventFd) raise_fd_ = own_fd_;
   sleep_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
   return sleep_fd_ >= 0;
 }
 
 void EventSignal::raise() const {
-  os::eventfd_add(own_fd_, 1);
+  os::eventfd_add(raise_fd_, 1);
 }
 
 // Never blocks: raise() was called, and there is no other reader.

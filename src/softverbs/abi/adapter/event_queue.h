@@ -22,11 +22,17 @@ class EventSignal {
   EventSignal& operator=(const EventSignal&) = delete;
   ~EventSignal();
 
+  /// kPipe: the descriptor's file has an inode of its own, by which it can be told from others (os::inode_of).
+  enum class Kind : std::uint8_t { kEventFd, kPipe };
   /// False: no descriptors could be made; errno says why.
-  bool open();
+  bool open(Kind kind = Kind::kEventFd);
   /// For the program's poll() and O_NONBLOCK; the program must never read it.
   [[nodiscard]] int descriptor() const { return fd_; }
 
+  /// The program has closed it.
+  void forget_descriptor() { fd_ = -1; }
+  /// Our own number of the descriptor's file.
+  [[nodiscard]] int own_descriptor() const { return own_fd_; }
   /// True if the program has not set O_NONBLOCK.
   [[nodiscard]] bool is_blocking() const;
 
@@ -44,6 +50,7 @@ class EventSignal {
  private:
   int fd_ = -1;
   int own_fd_ = -1;        // our own number of the same file
+  int raise_fd_ = -1;      // the file's writing end: the same, or a pipe's other end
   int sleep_fd_ = -1;      // a semaphore
   unsigned sleepers_ = 0;  // sleepers without a wake-up under way
 };

@@ -323,6 +323,8 @@ int check_new(const Engine& e, const QpInit& init) {
                      init.type == IBV_QPT_RAW_PACKET || sends || receives;
   if (!known) return EOPNOTSUPP;
   if (e.qp_count >= limits.max_qp) return ENOMEM;
+  if (init.management && init.type != IBV_QPT_UD) return EINVAL;
+  if (init.management && e.management_qp != nullptr) return EBUSY;
   if (receives) return init.xrcd != nullptr ? 0 : EINVAL;
   if (init.pd == nullptr || init.send_cq == nullptr) return EINVAL;
   if (sends ? init.srq != nullptr : init.receive_cq == nullptr) return EINVAL;
@@ -340,6 +342,10 @@ std::uint32_t free_index(Engine& e) {
   while (e.next_qpn < size && e.qps[e.next_qpn] != nullptr) e.next_qpn = (e.next_qpn + 1) % e.config.limits.max_qp;
   if (e.next_qpn >= size) e.qps.resize(e.next_qpn + 1);
   return e.next_qpn++;
+}
+
+std::unique_ptr<Qp>& place_of(Engine& e, std::uint32_t qpn) {
+  return qpn == Engine::kManagementQpn ? e.management_qp : e.qps[qpn - Engine::kFirstQpn];
 }
 
 void create_queues(const Engine& e, Qp& qp, const QpInit& init) {
@@ -372,9 +378,10 @@ Made<Qp> Device::create_qp(const QpInit& init) {
   if (const int error = check_new(e, init)) return {nullptr, error};
   const bool raw = init.type == IBV_QPT_RAW_PACKET;
   if (const int error = raw ? 0 : e.port_steering.take_roce(e.gids)) return {nullptr, error};
-  const std::uint32_t index = free_index(e);
-  e.qps[index] = std::make_unique<Qp>();
-  Qp& qp = *e.qps[index];
+  const std::uint32_t qpn = init.management ? Engine::kManagementQpn : Engine::kFirstQpn + free_index(e);
+  std::unique_ptr<Qp>& place = place_of(e, qpn);
+  place = std::make_unique<Qp>();
+  Qp& qp = *place;
   qp.user = init.user;
   qp.type = init.type;
   if (qp.type == IBV_QPT_XRC_RECV) {
@@ -386,7 +393,7 @@ Made<Qp> Device::create_qp(const QpInit& init) {
     qp.srq = init.srq;
   }
   qp.sq_sig_all = init.sq_sig_all;
-  qp.qpn = Engine::kFirstQpn + index;
+  qp.qpn = qpn;
   qp.attr.qp_state = IBV_QPS_RESET;
   create_queues(e, qp, init);
   count_users(qp, 1);
@@ -435,7 +442,7 @@ int Device::destroy_qp(Qp& qp) {
   e.events.remove(qp);
   count_users(qp, static_cast<std::uint32_t>(-1));
   e.qp_count--;
-  e.qps[qp.qpn - Engine::kFirstQpn].reset();
+  place_of(e, qp.qpn).reset();
   return 0;
 }
 
