@@ -80,6 +80,20 @@ def dropped(guest):
     guest.ask("trips", REDIS, 3, 0.1)
 
 
+@case("virtio-legacy", driver="uio_pci_generic")
+@case("virtio")
+def silent(guest):
+    """A card that answers nothing on its control queue, because somebody keeps it from reaching memory: its driver would
+    wait without end. The port does not open, the reason is said, and the next program has the card."""
+    guest.machine.do(f"back mute /b/mute /sys/bus/pci/devices/{guest.address}/config")
+    guest.start("redis", "redis-server", f"--bind {GUEST}", "--protected-mode no", "--save ''")
+    guest.await_logged("redis", "the card has not answered its driver within 20 s", 120)
+    guest.end("redis", "KILL")
+    guest.end("mute", "KILL")
+    guest.start_redis()
+    guest.ask("trips", REDIS, 3, 0.1)
+
+
 @case("e1000e", driver="uio_pci_generic")
 @case("e1000e")
 def chrooted(guest):

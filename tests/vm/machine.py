@@ -17,7 +17,7 @@ from veth_wire import Namespaces, ip
 GUEST, OUTSIDE = "10.66.0.1", "10.66.0.9"
 MAC = "52:54:00:00:00:01"
 LIBRARIES = ("libbypass.so", "libbypass-dpdk.so", "libbypass-cards.so", "libbypass-crash.so", "libbypass-toml.so")
-PROGRAMS = ("bypass", "bin/netbench", "bin/io_ports", "bin/confined")
+PROGRAMS = ("bypass", "bin/netbench", "bin/io_ports", "bin/confined", "bin/mute")
 # virtio's newer form goes through the IOMMU only if it is told to; the legacy form cannot.
 CARDS = {
     "e1000e": "e1000e", "e1000": "e1000", "vmxnet3": "vmxnet3",
