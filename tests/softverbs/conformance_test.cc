@@ -357,7 +357,8 @@ TEST(Posting, WhatCannotBe_IsRefusedAtOnce) {
   const std::array<ibv_sge, 5> five = {sge, sge, sge, sge, sge};
   EXPECT_EQ(pair.a.send({}, five), EINVAL);
   EXPECT_EQ(pair.a.send({.flags = IBV_SEND_INLINE}, std::span{&large, 1}), EINVAL);
-  EXPECT_EQ(pair.a.send({.opcode = IBV_WR_LOCAL_INV}, 0, 8), EINVAL);
+  EXPECT_EQ(pair.a.send({.opcode = IBV_WR_DRIVER1}, 0, 8), EINVAL);
+  EXPECT_EQ(pair.a.send({.opcode = IBV_WR_BIND_MW}, 0, 8), EINVAL);
   EXPECT_EQ(pair.a.send({.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .remote_addr = 4}, 0, 8), EINVAL);
   EXPECT_EQ(pair.a.send({.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .remote_addr = 8}, 0, 4), EINVAL);
   EXPECT_EQ(device.post_receive(*pair.a.qp, {1, five}), EINVAL);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "softverbs/engine/memory_table.h"
 #include "softverbs/engine/qp/held_packets.h"
 #include "softverbs/fabric.h"
 #include "softverbs/roce_frame.h"
@@ -45,7 +46,8 @@ class Hostile {
     if (front.srq) srq_ = end_.device().create_srq(end_.pd(), {64, kElements, 0}, nullptr).object;
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard);
     std::ranges::fill(memory_, kFill);
-    writable_ = register_at(at, kRegion / 2, End::kAllAccess);
+    writable_ = register_at(at, kRegion / 2, End::kAllAccess | IBV_ACCESS_MW_BIND);
+    window_ = end_.device().alloc_mw(end_.pd(), IBV_MW_TYPE_2).object;
     readable_ = register_at(at + kRegion / 2, kRegion / 2, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND})
       halves_.push_back(make(type));
@@ -144,6 +146,7 @@ class Hostile {
       Pair::to_rts(half);
     }
     for (std::uint64_t i = 0; i + 1 < kPlaces; i++) post_receive(half, i);
+    bind_window(half);
     SendRequest request;
     request.ah = half.ah;
     request.remote_addr = 0x1000;
@@ -152,6 +155,18 @@ class Hostile {
           std::array{IBV_WR_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD}[random_.below(4)];
     const auto sges = elements(kPlaces - 1);
     half.send(request, sges);
+  }
+  // Peers invalidate it.
+  void bind_window(Half& half) {
+    if (half.config.type != IBV_QPT_RC || window_->region != nullptr) return;
+    half.send({.opcode = IBV_WR_BIND_MW,
+               .rkey = Device::rkey(*window_),
+               .window = window_,
+               .region = writable_,
+               .bind_addr = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard),
+               .bind_length = kRegion / 4,
+               .bind_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
+              {});
   }
   void connect(Half& half) {
     ibv_qp_attr attr{};
@@ -189,8 +204,8 @@ class Hostile {
     }
   }
   std::uint32_t key() {
-    return static_cast<std::uint32_t>(
-        any_of({Device::rkey(*writable_), Device::rkey(*writable_), Device::rkey(*readable_), random_.next()}));
+    return static_cast<std::uint32_t>(any_of({Device::rkey(*writable_), Device::rkey(*writable_),
+                                              Device::rkey(*readable_), Device::rkey(*window_), random_.next()}));
   }
   std::uint32_t length() {
     return static_cast<std::uint32_t>(
@@ -217,6 +232,11 @@ class Hostile {
       atomic.swap_add = atomic.compare = 0;
       atomic.swap_add = random_.next();
       add(bytes_of_headers(atomic));
+    }
+    if ((t & kOpInv) != 0) {
+      wire::Be32 invalidated;
+      invalidated = key();
+      add(bytes_of_headers(invalidated));
     }
     if ((t & kOpAeth) != 0)
       add(bytes_of_headers(
@@ -277,7 +297,7 @@ class Hostile {
   End& end_;
   sim::SimPort* probe_;
   std::array<std::byte, kPlaces * kPlace> places_;
-  Mr *writable_, *readable_, *places_mr_;
+  Mr *writable_, *readable_, *places_mr_, *window_;
   Srq* srq_ = nullptr;
   std::vector<Half> halves_;
 };
@@ -290,7 +310,7 @@ TEST_P(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
   for (std::uint64_t seed = 1; seed <= 8; seed++) {
     SCOPED_TRACE(seed);
     const auto hostile = std::make_unique<Hostile>(seed, GetParam());
-    hostile->run(1500);
+    hostile->run(2500);
     written |= hostile->was_written();
     received |= hostile->was_received();
     read_into |= hostile->was_read_into();

@@ -34,6 +34,9 @@ void set_operations(Context& context) {
   base.abi_compat = __VERBS_ABI_IS_EXTENDED;
   base.ops.poll_cq = poll_cq;
   base.ops.req_notify_cq = request_notify_cq;
+  base.ops.alloc_mw = alloc_mw;
+  base.ops.bind_mw = bind_mw;
+  base.ops.dealloc_mw = dealloc_mw;
   base.ops.post_send = post_send;
   base.ops.post_recv = post_receive;
   base.ops.post_srq_recv = post_srq_receive;
@@ -67,6 +70,7 @@ void destroy_leftovers(Context& context, Adapter::Turn& turn) {
   destroy_all(context.xrcds, [&](rdma::Xrcd& xrcd) { turn->close_xrcd(xrcd); });
   destroy_all(context.cqs, [&](rdma::Cq& cq) { turn->destroy_cq(cq); });
   destroy_all(context.ahs, [&](rdma::Ah& ah) { turn->destroy_ah(ah); });
+  destroy_all(context.mws, [&](rdma::Mr& mw) { turn->dealloc_mw(mw); });
   destroy_all(context.mrs, [&](rdma::Mr& mr) { turn->dereg_mr(mr); });
   destroy_all(context.pds, [&](rdma::Pd& pd) { turn->dealloc_pd(pd); });
 }

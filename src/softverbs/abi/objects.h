@@ -40,6 +40,11 @@ struct MemoryRegion : ibv_mr, Member {
   static MemoryRegion& of(ibv_mr* mr) { return *static_cast<MemoryRegion*>(mr); }
 };
 
+struct MemoryWindow : ibv_mw, Member {
+  rdma::Mr* engine = nullptr;
+  static MemoryWindow& of(ibv_mw* mw) { return *static_cast<MemoryWindow*>(mw); }
+};
+
 struct AddressHandle : ibv_ah, Member {
   rdma::Ah* engine = nullptr;
   static const AddressHandle& of(const ibv_ah* ah) { return *static_cast<const AddressHandle*>(ah); }
@@ -146,6 +151,7 @@ struct Context : verbs_context {
   EventQueue<AsyncEvent> async;
   Members<ProtectionDomain> pds;
   Members<MemoryRegion> mrs;
+  Members<MemoryWindow> mws;
   Members<AddressHandle> ahs;
   Members<SteeringRule> flows;
   Members<CompletionChannel> channels;

@@ -8,6 +8,9 @@ namespace bypass::softverbs {
 // ibv_context_ops: the data path
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
 int request_notify_cq(ibv_cq* cq, int solicited_only);
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type);
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
+int dealloc_mw(ibv_mw* mw);
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
 int post_receive(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
 int post_srq_receive(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad);

@@ -36,6 +36,7 @@ ibv_device_attr describe(const rdma::Limits& limits, __be64 guid) {
   ibv_device_attr attr{};
   std::strncpy(attr.fw_ver, BYPASS_VERSION, sizeof attr.fw_ver - 1);
   attr.node_guid = attr.sys_image_guid = guid;
+  attr.vendor_id = 0xffffff;  // as soft-RoCE's: programs take 0 for a device that cannot be asked
   attr.max_mr_size = limits.max_mr_size;
   attr.page_size_cap = 0xfffff000;
   attr.max_qp = as_int(limits.max_qp);
@@ -43,11 +44,13 @@ ibv_device_attr describe(const rdma::Limits& limits, __be64 guid) {
   attr.device_cap_flags = IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CHANGE_PHY_PORT |
                           IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
                           IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_RAW_IP_CSUM | IBV_DEVICE_MANAGED_FLOW_STEERING |
-                          IBV_DEVICE_XRC;
+                          IBV_DEVICE_XRC | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                          IBV_DEVICE_MEM_MGT_EXTENSIONS;
   attr.max_sge = attr.max_sge_rd = as_int(limits.max_sge);
   attr.max_cq = as_int(limits.max_cq);
   attr.max_cqe = as_int(limits.max_cqe);
   attr.max_mr = as_int(limits.max_mr);
+  attr.max_mw = as_int(limits.max_mr);
   attr.max_pd = as_int(limits.max_pd);
   attr.max_qp_rd_atom = attr.max_qp_init_rd_atom = as_int(limits.max_rd_atomic);
   attr.max_res_rd_atom = as_int(limits.max_rd_atomic * limits.max_qp);
@@ -93,13 +96,13 @@ void say_that_there_is_no_address(std::uint32_t index) {
 }
 
 // Returns 0, EINVAL (no such port), ENODATA (no such entry), or EIO.
-int find_gid(Context& context, std::uint32_t port, std::uint32_t index, ibv_gid_entry& entry) {
+int find_gid(Context& context, std::uint32_t port, std::uint32_t index, ibv_gid_entry& entry, bool says = true) {
   Adapter::Turn turn(*context.adapter);
   if (!turn) return EIO;
   if (port != kPort) return EINVAL;
   const auto gids = turn->gids();
   if (index >= gids.size()) {
-    if (gids.size() == 1 && !is_hosted()) say_that_there_is_no_address(index);
+    if (says && gids.size() == 1 && !is_hosted()) say_that_there_is_no_address(index);
     return EINVAL;
   }
   entry = {};
@@ -208,6 +211,8 @@ ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries, std::
   auto* to = reinterpret_cast<std::byte*>(entries);
   for (; filled < count && find_gid(*ours, kPort, filled, found) == 0; filled++, to += bytes)
     copy_out(found, reinterpret_cast<ibv_gid_entry*>(to), bytes);
+  // As the kernel refuses a table that is too small for all.
+  if (filled == count && find_gid(*ours, kPort, filled, found, false) == 0) return -EINVAL;
   return filled;
 }
 

@@ -125,6 +125,16 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
   return &qp->qp_base;
 }
 
+void set_bind(rdma::SendRequest& request, ibv_mw& mw, std::uint32_t rkey, const ibv_mw_bind_info& info) {
+  request.opcode = IBV_WR_BIND_MW;
+  request.rkey = rkey;
+  request.window = MemoryWindow::of(&mw).engine;
+  if (info.mr != nullptr) request.region = MemoryRegion::of(info.mr).engine;
+  request.bind_addr = info.addr;
+  request.bind_length = info.length;
+  request.bind_access = info.mw_access_flags;
+}
+
 rdma::SendRequest as_request(const ibv_send_wr& wr, ibv_qp_type type) {
   rdma::SendRequest request;
   request.wr_id = wr.wr_id;
@@ -146,6 +156,15 @@ rdma::SendRequest as_request(const ibv_send_wr& wr, ibv_qp_type type) {
       request.rkey = wr.wr.atomic.rkey;
       request.compare_add = wr.wr.atomic.compare_add;
       request.swap = wr.wr.atomic.swap;
+      break;
+    case IBV_WR_LOCAL_INV:
+    case IBV_WR_SEND_WITH_INV:
+      request.rkey = wr.invalidate_rkey;
+      break;
+    case IBV_WR_BIND_MW:
+      // One of type 1 is bound by ibv_bind_mw.
+      if (wr.bind_mw.mw != nullptr && wr.bind_mw.mw->type == IBV_MW_TYPE_2)
+        set_bind(request, *wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info);
       break;
     case IBV_WR_TSO:
       request.tso_header = {static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz};

@@ -11,10 +11,12 @@
 namespace bypass::softverbs {
 namespace {
 
-constexpr std::uint64_t kConnectedOperations =
-    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+constexpr std::uint64_t kConnectedOperations = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                               IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                                               IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
 constexpr std::uint64_t kReliableOperations = kConnectedOperations | IBV_QP_EX_WITH_RDMA_READ |
-                                              IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+                                              IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                              IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 std::uint64_t operations_of(ibv_qp_type type) {
   switch (type) {
@@ -138,6 +140,12 @@ int wr_complete(ibv_qp_ex* qp) {
 void set_send_operations(QueuePair& pair) {
   pair.wr_send = [](ibv_qp_ex* qp) { add(qp, IBV_WR_SEND); };
   pair.wr_send_imm = [](ibv_qp_ex* qp, __be32 imm) { add(qp, IBV_WR_SEND_WITH_IMM).imm = imm; };
+  pair.wr_send_inv = [](ibv_qp_ex* qp, std::uint32_t key) { add(qp, IBV_WR_SEND_WITH_INV).rkey = key; };
+  pair.wr_local_inv = [](ibv_qp_ex* qp, std::uint32_t key) { add(qp, IBV_WR_LOCAL_INV).rkey = key; };
+  pair.wr_bind_mw = [](ibv_qp_ex* qp, ibv_mw* mw, std::uint32_t rkey, const ibv_mw_bind_info* info) {
+    rdma::SendRequest& request = add(qp, IBV_WR_BIND_MW);
+    if (mw->type == IBV_MW_TYPE_2) set_bind(request, *mw, rkey, *info);
+  };
   pair.wr_send_tso = [](ibv_qp_ex* qp, void* header, std::uint16_t bytes, std::uint16_t mss) {
     add(qp, IBV_WR_TSO).tso_mss = mss;
     RequestBatch::Request& item = batch_of(qp).requests.back();

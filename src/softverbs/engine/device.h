@@ -132,13 +132,18 @@ class Device {
   Made<Pd> alloc_pd();
   int dealloc_pd(Pd& pd);
   /// `iova`: the address by which keys name the first byte (the address itself for ibv_reg_mr). EINVAL: remote write or
-  /// atomic without local write, or rights that the device does not have (windows, zero-based, on demand).
+  /// atomic without local write, or rights that the device does not have (zero-based, on demand).
   Made<Mr> reg_mr(Pd& pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access);
-  /// ibv_rereg_mr: `flags` (ibv_rereg_mr_flags) say which arguments are used. The keys change.
+  /// ibv_rereg_mr: `flags` (ibv_rereg_mr_flags) say which arguments are used. The keys change with the range. EINVAL,
+  /// as for dereg_mr(): windows are bound to the region.
   int rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t length, unsigned access);
   int dereg_mr(Mr& mr);
   [[nodiscard]] static std::uint32_t lkey(const Mr& mr);
   [[nodiscard]] static std::uint32_t rkey(const Mr& mr);
+
+  /// A memory window, whose key is rkey(). It is bound by a request (IBV_WR_BIND_MW).
+  Made<Mr> alloc_mw(Pd& pd, ibv_mw_type type);
+  void dealloc_mw(Mr& window);
 
   // --- Completion queues
 

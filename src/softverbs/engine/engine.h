@@ -3,6 +3,7 @@
 //   receive.cc    a frame's way in: parsing, ICRC, which queue pair it is for
 //   repair.cc     between two ends of ours: only what is lost is sent again
 //   responder.cc  requests of a peer to an RC or UC queue pair   requester.cc  our requests, and the peer's answers
+//   memory_window.cc  windows: binding and invalidating
 //   xrc.cc        domains and receive queues of XRC
 //   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
 //                                                                port_steering.cc
@@ -253,6 +254,13 @@ void on_unconnected(Engine& e, Qp& qp, const RocePacket& packet);  // UC
 Step send_response(Engine& e, Qp& qp);
 /// To be called before the first packet of a queue pair in RTR.
 void note_established(Engine& e, Qp& qp);
+
+// --- memory_window.cc
+
+/// Executes a request to bind a window. IBV_WC_MW_BIND_ERR: it may not be bound so.
+ibv_wc_status bind_window(Engine& e, const Qp& qp, const SendWqe& w);
+/// Unbinds the window of type 2 that has this key. False: it is another key, or not the queue pair's to invalidate.
+bool invalidate(Engine& e, const Qp& qp, std::uint32_t key);
 
 // --- xrc.cc
 

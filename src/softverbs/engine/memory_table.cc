@@ -24,7 +24,7 @@ std::uint32_t permute(const tcp::Secret& secret, std::uint32_t number) {
 std::uint32_t MemoryTable::fresh_key() {
   for (;;) {
     const std::uint32_t key = permute(secret_, made_++);
-    if (key != 0 && slots_[place_of(key)].key != key) return key;
+    if (key != 0 && slots_[place_of(key)].key != key && !windows_.contains(place(key))) return key;
   }
 }
 
@@ -64,17 +64,68 @@ void MemoryTable::grow() {
     if (slot.key != 0) put(std::move(slot.region));
 }
 
-Mr* MemoryTable::add(const Mr& region) {
-  if (count_ >= max_) return nullptr;
+Mr* MemoryTable::put_new(const Mr& region, std::uint32_t key) {
   if (2 * std::size_t{++count_} > slots_.size()) grow();
   auto made = std::make_unique<Mr>(region);
   Mr* const raw = made.get();
-  made->key = fresh_key();
+  made->key = key;
   put(std::move(made));
   return raw;
 }
 
+Mr* MemoryTable::add(const Mr& region) {
+  return count_ >= max_ ? nullptr : put_new(region, fresh_key());
+}
+
+bool MemoryTable::is_free(std::uint32_t place) const {
+  for (std::uint32_t low = 0; low < 256; low++)
+    if (const std::uint32_t key = place << 8 | low; key == 0 || slots_[place_of(key)].key == key) return false;
+  return true;
+}
+
+Mr* MemoryTable::add_window(Pd& pd, ibv_mw_type type) {
+  if (count_ >= max_) return nullptr;
+  std::uint32_t key = fresh_key();
+  while (!is_free(place(key))) key = fresh_key();
+  Mr window;
+  window.pd = &pd;
+  window.is_window = true;
+  window.type = type;
+  return windows_[place(key)] = put_new(window, key);
+}
+
+Mr* MemoryTable::window_at(std::uint32_t place) const {
+  const auto at = windows_.find(place);
+  return at == windows_.end() ? nullptr : at->second;
+}
+
+void MemoryTable::rekey_window(Mr& window, std::uint32_t key) {
+  std::unique_ptr<Mr> same = take(window.key);
+  same->key = key;
+  put(std::move(same));
+}
+
+void MemoryTable::unbind(Mr& window) {
+  if (window.region != nullptr) window.region->windows--;
+  window.region = nullptr;
+  window.qpn = 0;
+}
+
+void MemoryTable::unbind_all(std::uint32_t qpn) {
+  for (const auto& [place, window] : windows_)
+    if (window->qpn == qpn) unbind(*window);
+}
+
+Mr* MemoryTable::region(std::uint32_t key) const {
+  Mr* const mr = slots_[place_of(key)].region.get();
+  return mr == nullptr || mr->is_window ? nullptr : mr;
+}
+
 void MemoryTable::remove(Mr& region) {
+  if (region.is_window) {
+    unbind(region);
+    windows_.erase(place(region.key));
+  }
   static_cast<void>(take(region.key));
   count_--;
 }
@@ -85,13 +136,29 @@ void MemoryTable::rekey(Mr& region) {
   put(std::move(same));
 }
 
+namespace {
+
+std::byte* find_in(const Mr& mr, const Pd& pd, std::uint64_t address, std::uint64_t len, unsigned access) {
+  if (mr.pd != &pd || (mr.access & access) != access) return nullptr;
+  const std::uint64_t offset = address - mr.iova;  // huge for an address below the region
+  if (offset > mr.length || len > mr.length - offset) return nullptr;
+  return mr.addr + offset;
+}
+
+}  // namespace
+
 std::byte* MemoryTable::find(const Pd& pd, std::uint32_t key, std::uint64_t address, std::uint64_t len,
                              unsigned access) const {
   const Mr* mr = slots_[place_of(key)].region.get();
-  if (mr == nullptr || mr->pd != &pd || (mr->access & access) != access) return nullptr;
-  const std::uint64_t offset = address - mr->iova;  // huge for an address below the region
-  if (offset > mr->length || len > mr->length - offset) return nullptr;
-  return mr->addr + offset;
+  return mr == nullptr || mr->is_window ? nullptr : find_in(*mr, pd, address, len, access);
+}
+
+std::byte* MemoryTable::find_remote(const Pd& pd, std::uint32_t qpn, std::uint32_t key, std::uint64_t address,
+                                    std::uint64_t len, unsigned access) const {
+  const Mr* mr = slots_[place_of(key)].region.get();
+  if (mr == nullptr) return nullptr;
+  const bool usable = !mr->is_window || (mr->region != nullptr && (mr->type == IBV_MW_TYPE_1 || mr->qpn == qpn));
+  return usable ? find_in(*mr, pd, address, len, access) : nullptr;
 }
 
 bool MemoryTable::covers(const Pd& pd, std::span<const ibv_sge> sges, unsigned access) const {

@@ -96,6 +96,8 @@ bool parse(Packet& frame, const Outer& outer, RocePacket& p) {
   p.payload = static_cast<std::uint16_t>(payload);
   if (payload > frame.len || payload + pad + kIcrcBytes > outer.end) return false;
   p.payload_len = static_cast<std::uint32_t>(outer.end - payload - pad - kIcrcBytes);
+  const bool reliable = p.service == kServiceRc || p.service == kServiceXrc;
+  if ((p.traits & kOpInv) != 0 && !reliable) return false;
   const bool takes_payload = (p.traits & kOpPayload) != 0 || p.payload_len == 0 || p.op == Op::kAcknowledge;
   return (p.traits & kOpValid) != 0 && takes_payload && (bth.flags & kBthVersion) == 0 &&
          ((bth.pkey ^ kDefaultPkey) & 0x7fff) == 0;

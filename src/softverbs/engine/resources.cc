@@ -9,7 +9,8 @@ namespace bypass::rdma {
 namespace {
 
 constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB |
+                                  IBV_ACCESS_OPTIONAL_RANGE;
 
 bool access_is_valid(unsigned access) {
   const bool writes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
@@ -71,6 +72,7 @@ int Device::rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t len
   if (flags == 0 || (flags & ~unsigned{IBV_REREG_MR_FLAGS_SUPPORTED}) != 0) return EINVAL;
   if ((new_access && !access_is_valid(access)) || (new_pd && pd == nullptr)) return EINVAL;
   if (new_range && !range_is_valid(e, addr, length)) return EINVAL;
+  if (mr.windows != 0) return EINVAL;
   if (new_access) mr.access = access;
   if (new_range) {
     mr.addr = static_cast<std::byte*>(addr);
@@ -82,11 +84,12 @@ int Device::rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t len
     mr.pd = pd;
     pd->references++;
   }
-  e.memory.rekey(mr);
+  if (new_range) e.memory.rekey(mr);  // a peer's key is not for other memory
   return 0;
 }
 
 int Device::dereg_mr(Mr& mr) {
+  if (mr.windows != 0) return EINVAL;
   mr.pd->references--;
   engine_->memory.remove(mr);
   return 0;

@@ -17,6 +17,10 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_FETCH_ADD;
     case IBV_WR_TSO:
       return IBV_WC_TSO;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -75,6 +79,10 @@ void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket*
   if (packet != nullptr && (packet->traits & kOpImm) != 0) {
     completion.wc.wc_flags |= IBV_WC_WITH_IMM;
     completion.wc.imm_data = packet->imm();
+  }
+  if (packet != nullptr && (packet->traits & kOpInv) != 0) {
+    completion.wc.wc_flags |= IBV_WC_WITH_INV;
+    completion.wc.invalidated_rkey = packet->invalidated();
   }
   if (packet != nullptr && packet->service == kServiceUd) {
     completion.wc.wc_flags |= IBV_WC_GRH;

@@ -116,7 +116,8 @@ void on_uc_write(Engine& e, Qp& qp, const RocePacket& packet) {
   if ((packet.traits & kOpFirst) != 0 && !begin_uc_write(qp, packet, r)) return drop_message(qp);
   if (last ? packet.payload_len != r.write_left : packet.payload_len >= r.write_left) return drop_message(qp);
   if (packet.payload_len != 0) {
-    std::byte* to = e.memory.find(*qp.pd, r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
+    std::byte* to =
+        e.memory.find_remote(*qp.pd, qp.qpn, r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
     if (to == nullptr) return drop_message(qp);
     FrameReader(*packet.frame, packet.payload).copy(to, packet.payload_len);
   }

@@ -18,8 +18,8 @@ namespace bypass::rdma {
 
 struct SendWqe {
   std::uint64_t wr_id = 0;
-  std::uint64_t remote_addr = 0;
-  std::uint64_t compare_add = 0, swap = 0;
+  std::uint64_t remote_addr = 0;            // BIND_MW: the first byte
+  std::uint64_t compare_add = 0, swap = 0;  // BIND_MW: bytes, rights
   ibv_wr_opcode opcode{};
   ibv_wc_status status{};  // the status of its completion
   std::uint32_t flags = 0;
@@ -30,10 +30,15 @@ struct SendWqe {
   Psn first;                  // valid after it has begun
   std::uint32_t remote_qpn = 0, remote_qkey = 0;
   std::uint32_t remote_srqn = 0;
+  // BIND_MW: both may be gone when the request's turn comes, so they are looked up then
+  std::uint32_t window_place = 0, region_key = 0;
+  bool executed = false;  // of a local operation
   std::uint16_t sges = 0;
   std::uint16_t tso_header = 0, tso_mss = 0;  // the header is stored like inline bytes
 
   [[nodiscard]] Psn last() const { return first + (packets - 1); }
+  /// It is executed here, in its turn, and uses no PSN.
+  [[nodiscard]] bool is_local() const { return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV; }
   [[nodiscard]] bool is_read() const { return opcode == IBV_WR_RDMA_READ; }
   [[nodiscard]] bool is_atomic() const {
     return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;

@@ -152,6 +152,11 @@ bool operation_fits(const Qp& qp, ibv_wr_opcode opcode) {
   switch (opcode) {
     case IBV_WR_SEND:
       return true;
+    case IBV_WR_SEND_WITH_INV:
+      return qp.is_reliable();
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV:
+      return qp.is_reliable() || qp.type == IBV_QPT_UC;
     case IBV_WR_SEND_WITH_IMM:
       return qp.type != IBV_QPT_RAW_PACKET;
     case IBV_WR_RDMA_WRITE:
@@ -187,6 +192,7 @@ int check_request(const Engine& e, const Qp& qp, const SendRequest& request) {
     return EINVAL;
   const std::uint64_t length = length_of(request);
   if (length > e.config.limits.max_message) return EINVAL;
+  if (request.opcode == IBV_WR_BIND_MW && request.window == nullptr) return EINVAL;
   if (is_atomic && (length < 8 || (request.remote_addr & 7) != 0)) return EINVAL;
   const bool inlined = (request.flags & IBV_SEND_INLINE) != 0;
   if (inlined && (length > qp.cap.max_inline_data || request.opcode == IBV_WR_RDMA_READ || is_atomic)) return EINVAL;
@@ -217,6 +223,17 @@ void fill_wqe(Engine& e, Qp& qp, std::uint32_t n, const SendRequest& request) {
   w.remote_qpn = request.remote_qpn & kQpnMask;
   w.remote_qkey = request.remote_qkey;
   w.remote_srqn = request.remote_srqn & kQpnMask;
+  if (w.opcode == IBV_WR_BIND_MW) {
+    w.remote_addr = request.bind_addr;
+    w.compare_add = request.bind_length;
+    w.swap = request.bind_access;
+    w.window_place = MemoryTable::place(request.window->key);
+    w.region_key = request.region != nullptr ? request.region->key : 0;
+  }
+  if (w.is_local()) {
+    w.flags &= ~unsigned{IBV_SEND_INLINE};
+    return;
+  }
   w.length = w.is_atomic() ? 8 : static_cast<std::uint32_t>(length_of(request));
   if ((w.flags & IBV_SEND_INLINE) != 0) {
     copy_inline(qp.sq.inlined(n), request.sges);
@@ -441,6 +458,7 @@ int Device::destroy_qp(Qp& qp) {
   e.left.remove(qp);
   e.events.remove(qp);
   count_users(qp, static_cast<std::uint32_t>(-1));
+  e.memory.unbind_all(qp.qpn);
   e.qp_count--;
   place_of(e, qp.qpn).reset();
   return 0;

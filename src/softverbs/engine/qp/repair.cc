@@ -96,6 +96,10 @@ void skip_settled(const Engine& e, Qp& qp) {
   SendQueue& sq = qp.sq;
   while (before(req.nxt, req.repair_end)) {
     const SendWqe& w = sq.at(sq.cursor);
+    if (w.is_local()) {
+      sq.cursor++;
+      continue;
+    }
     const std::uint32_t numbers = settled(e, qp, w);
     if (numbers == 0) return;
     req.nxt = req.nxt + numbers;

@@ -29,10 +29,20 @@ void finish_drain(Engine& e, Qp& qp) {
   if (qp.attr.en_sqd_async_notify != 0) e.post_event(qp, IBV_EVENT_SQ_DRAINED);
 }
 
+// Local operations that are behind completed requests only are complete, too.
+void complete_local(Engine& e, Qp& qp) {
+  SendQueue& sq = qp.sq;
+  while (sq.head != sq.begun && sq.at(sq.head).executed) {
+    if (sq.cursor == sq.head) sq.cursor++;
+    complete_send(e, qp, sq.at(sq.head++), IBV_WC_SUCCESS);
+  }
+}
+
 void complete_head(Engine& e, Qp& qp) {
   const SendWqe& w = qp.sq.at(qp.sq.head++);
   if (w.wants_data()) qp.req.reads--;
   complete_send(e, qp, w, IBV_WC_SUCCESS);
+  complete_local(e, qp);
   finish_drain(e, qp);
 }
 
@@ -90,7 +100,7 @@ bool acknowledge(Engine& e, Qp& qp, Psn to) {
       set_una(e, qp, w.first);
       return false;
     }
-    if (!before(w.last(), to)) break;
+    if (w.is_local() || !before(w.last(), to)) break;  // a local one that is not complete has failed
     const Psn end = w.last() + 1;
     complete_head(e, qp);
     set_una(e, qp, end);
@@ -232,6 +242,11 @@ void take_answers(Engine& e, Qp& qp) {
 // --- Sending
 
 void begin(Engine& e, Qp& qp, SendWqe& w) {
+  if (w.is_local()) {
+    w.first = qp.req.psn;
+    qp.sq.begun++;
+    return;
+  }
   const bool one = w.is_atomic() || w.length == 0;
   w.packets = one ? 1 : (w.length + qp.mtu - 1) / qp.mtu;
   w.first = qp.req.psn;
@@ -244,8 +259,27 @@ void begin(Engine& e, Qp& qp, SendWqe& w) {
   if (w.wants_data() && qp.is_reliable() && qp.req.read_ends.empty()) w.status = IBV_WC_LOC_QP_OP_ERR;
 }
 
+// Executes the request at the cursor, whose turn has come. It completes when everything before it is complete.
+Step execute(Engine& e, Qp& qp, SendWqe& w) {
+  if (!w.executed) {
+    w.status = w.opcode == IBV_WR_BIND_MW  ? bind_window(e, qp, w)
+               : invalidate(e, qp, w.rkey) ? IBV_WC_SUCCESS
+                                           : IBV_WC_LOC_QP_OP_ERR;
+    if (w.status != IBV_WC_SUCCESS) {
+      if (qp.sq.head == qp.sq.cursor) fail(e, qp, w.status);
+      return Step::kIdle;
+    }
+    w.executed = true;
+  }
+  qp.sq.cursor++;
+  complete_local(e, qp);
+  finish_drain(e, qp);
+  return Step::kSent;
+}
+
 Op choose(const SendWqe& w, bool first, bool last) {
-  const bool send = w.opcode == IBV_WR_SEND || w.opcode == IBV_WR_SEND_WITH_IMM;
+  const bool send = w.opcode == IBV_WR_SEND || w.opcode == IBV_WR_SEND_WITH_IMM || w.opcode == IBV_WR_SEND_WITH_INV;
+  if (w.opcode == IBV_WR_SEND_WITH_INV && last) return first ? Op::kSendOnlyInv : Op::kSendLastInv;
   const bool imm = w.opcode == IBV_WR_SEND_WITH_IMM || w.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (first && last) {
     if (send) return imm ? Op::kSendOnlyImm : Op::kSendOnly;
@@ -310,6 +344,11 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
   write_xrc(qp, w, writer);
   if ((traits(op) & kOpReth) != 0) writer.header(make_reth(w.remote_addr, w.rkey, w.length));
   if ((traits(op) & kOpImm) != 0) writer.header(w.imm);
+  if ((traits(op) & kOpInv) != 0) {
+    wire::Be32 key;
+    key = w.rkey;
+    writer.header(key);
+  }
   if (!append_message(e, qp, qp.sq.cursor, offset, len, writer)) {
     w.status = IBV_WC_LOC_PROT_ERR;  // the memory was deregistered since the message began
     return Step::kSent;
@@ -377,6 +416,8 @@ Step send_atomic(Engine& e, Qp& qp, const SendWqe& w) {
 // Whether the next request may begin: no fence holds it back, and the queue is not being drained.
 bool may_begin(const Qp& qp, const SendWqe& w) {
   if (qp.state() == IBV_QPS_SQD) return false;
+  // The fence of a local operation is for everything before it (o10-37.2.27).
+  if (w.is_local()) return (w.flags & IBV_SEND_FENCE) == 0 || qp.sq.head == qp.sq.begun;
   return (w.flags & IBV_SEND_FENCE) == 0 || qp.req.reads == 0;
 }
 
@@ -437,6 +478,7 @@ Step send_request(Engine& e, Qp& qp) {
     if (sq.head == sq.cursor) fail(e, qp, w.status);
     return Step::kIdle;
   }
+  if (w.is_local()) return execute(e, qp, w);
   if (!window_open(e, qp, w)) return Step::kIdle;
   qp.waiting_neighbour = !reachable(e, qp.path);
   if (qp.waiting_neighbour) {

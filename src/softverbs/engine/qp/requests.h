@@ -15,6 +15,7 @@
 namespace bypass::rdma {
 
 struct Ah;
+struct Mr;
 
 /// The file by which an XRC domain is named (ibv_xrcd_init_attr).
 struct XrcFile {
@@ -30,10 +31,15 @@ struct SendRequest {
   unsigned flags = 0;     // ibv_send_flags
   std::uint32_t imm = 0;  // network byte order
   std::span<const ibv_sge> sges{};
-  // RDMA and atomic operations
+  // RDMA and atomic operations. The key is also what LOCAL_INV and SEND_WITH_INV invalidate.
   std::uint64_t remote_addr = 0;
   std::uint32_t rkey = 0;
   std::uint64_t compare_add = 0, swap = 0;
+  // BIND_MW: `rkey` becomes the window's key. A region of null, or no bytes: a window of type 1 is unbound.
+  const Mr* window = nullptr;
+  const Mr* region = nullptr;
+  std::uint64_t bind_addr = 0, bind_length = 0;
+  unsigned bind_access = 0;
   // For datagrams: the handle may be destroyed once the request is posted.
   const Ah* ah = nullptr;
   std::uint32_t remote_qpn = 0, remote_qkey = 0;

@@ -84,6 +84,9 @@ void on_send(Engine& e, Qp& qp, const RocePacket& packet) {
   if (!scatter(e, qp.responder_pd(), {r.sges.data(), r.sge_count}, r.received, packet))
     return refuse(e, qp, packet, kNakOperation, IBV_WC_LOC_PROT_ERR);
   r.received += packet.payload_len;
+  // A key that is not the peer's to invalidate: nothing is invalidated (9.9.3.2).
+  if ((packet.traits & kOpInv) != 0 && !invalidate(e, qp, packet.invalidated()))
+    return refuse(e, qp, packet, kNakAccess);
   if ((packet.traits & kOpLast) != 0) complete_receive(e, qp, IBV_WC_SUCCESS, &packet, IBV_WC_RECV, r.received);
   accept(e, qp, packet);
 }
@@ -103,8 +106,8 @@ std::uint8_t check_write(Engine& e, const Qp& qp, const RocePacket& packet) {
   const auto& reth = packet.at<Reth>(packet.extension);
   if ((qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) return kNakInvalidRequest;
   if (reth.length > e.config.limits.max_message) return kNakInvalidRequest;
-  const bool allowed = reth.length == 0 ||
-                       e.memory.find(qp.responder_pd(), reth.rkey, reth.address, reth.length, IBV_ACCESS_REMOTE_WRITE);
+  const bool allowed = reth.length == 0 || e.memory.find_remote(qp.responder_pd(), qp.qpn, reth.rkey, reth.address,
+                                                                reth.length, IBV_ACCESS_REMOTE_WRITE);
   return allowed ? 0 : kNakAccess;
 }
 
@@ -131,7 +134,8 @@ void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
     r.received = 0;
   }
   if (packet.payload_len != 0) {
-    std::byte* to = e.memory.find(qp.responder_pd(), r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
+    std::byte* to = e.memory.find_remote(qp.responder_pd(), qp.qpn, r.rkey, r.write_at, packet.payload_len,
+                                         IBV_ACCESS_REMOTE_WRITE);
     if (to == nullptr) return refuse(e, qp, packet, kNakAccess);  // the memory was deregistered since the message began
     FrameReader reader(*packet.frame, packet.payload);
     if (last)
@@ -190,8 +194,8 @@ void on_read(Engine& e, Qp& qp, const RocePacket& packet) {
   const auto& reth = packet.at<Reth>(packet.extension);
   const bool allowed = (qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
   if (!allowed || reth.length > e.config.limits.max_message) return refuse(e, qp, packet, kNakInvalidRequest);
-  if (reth.length != 0 &&
-      e.memory.find(qp.responder_pd(), reth.rkey, reth.address, reth.length, IBV_ACCESS_REMOTE_READ) == nullptr)
+  if (reth.length != 0 && e.memory.find_remote(qp.responder_pd(), qp.qpn, reth.rkey, reth.address, reth.length,
+                                               IBV_ACCESS_REMOTE_READ) == nullptr)
     return refuse(e, qp, packet, kNakAccess);
   Resource* resource = add_resource(qp);
   if (resource == nullptr) return refuse(e, qp, packet, kNakInvalidRequest);
@@ -216,8 +220,8 @@ void on_atomic(Engine& e, Qp& qp, const RocePacket& packet) {
   const auto& atomic = packet.at<AtomicEth>(packet.extension);
   const bool allowed = (qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0;
   if (!allowed || (atomic.address & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);
-  std::byte* at =
-      e.memory.find(qp.responder_pd(), atomic.rkey, atomic.address, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
+  std::byte* at = e.memory.find_remote(qp.responder_pd(), qp.qpn, atomic.rkey, atomic.address, sizeof(std::uint64_t),
+                                       IBV_ACCESS_REMOTE_ATOMIC);
   if (at == nullptr) return refuse(e, qp, packet, kNakAccess);
   // A region whose keys count from another address may map an aligned address to an odd place.
   if ((reinterpret_cast<std::uintptr_t>(at) & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);

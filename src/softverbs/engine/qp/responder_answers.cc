@@ -57,7 +57,8 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
   const std::byte* from = nullptr;
   if (len != 0) {
     const Pd* const pd = pd_of(e, qp, resource);
-    if (pd != nullptr) from = e.memory.find(*pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
+    if (pd != nullptr)
+      from = e.memory.find_remote(*pd, qp.qpn, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
     if (from == nullptr) {  // the memory was deregistered meanwhile
       resource.due = 0;
       qp.resp.due--;

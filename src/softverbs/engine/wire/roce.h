@@ -132,6 +132,8 @@ enum class Op : std::uint8_t {
   kAtomicAcknowledge,
   kCompareSwap,
   kFetchAdd,
+  kSendLastInv = 22,
+  kSendOnlyInv,
 };
 inline constexpr std::uint8_t kServiceRc = 0x00, kServiceUc = 0x20, kServiceUd = 0x60, kServiceXrc = 0xa0;
 inline constexpr std::uint8_t kServiceMask = 0xe0;
@@ -148,6 +150,7 @@ enum OpTrait : std::uint16_t {
   kOpReth = 1 << 8,
   kOpAeth = 1 << 9,
   kOpPayload = 1 << 10,
+  kOpInv = 1 << 11,  // the receiver invalidates a key
 };
 
 constexpr std::uint16_t traits(Op op) {
@@ -175,6 +178,9 @@ constexpr std::uint16_t traits(Op op) {
       kOpValid | kOpResponse | kOpAeth,
       kOpValid | kOpFirst | kOpLast | kOpAtomic,
       kOpValid | kOpFirst | kOpLast | kOpAtomic,
+      0,
+      send | kOpLast | kOpInv,
+      send | kOpFirst | kOpLast | kOpInv,
   };
   return table[static_cast<std::size_t>(op) & 31];
 }
@@ -187,7 +193,7 @@ constexpr std::size_t extension_bytes(Op op) {
   if ((t & kOpAtomic) != 0) bytes += sizeof(AtomicEth);
   if ((t & kOpAeth) != 0) bytes += sizeof(Aeth);
   if (op == Op::kAtomicAcknowledge) bytes += sizeof(Be64);
-  if ((t & kOpImm) != 0) bytes += sizeof(wire::Be32);
+  if ((t & (kOpImm | kOpInv)) != 0) bytes += sizeof(wire::Be32);
   return bytes;
 }
 
@@ -218,6 +224,8 @@ struct RocePacket {
     std::memcpy(&v, frame->data + payload - sizeof v, sizeof v);
     return v;
   }
+  /// The key to invalidate, which lies there instead.
+  [[nodiscard]] std::uint32_t invalidated() const { return at<wire::Be32>(payload - sizeof(wire::Be32)); }
 };
 
 /// Reads a frame's bytes over its segments, from an offset on.
