@@ -7,9 +7,6 @@
 namespace bypass::cm {
 namespace {
 
-/// librdmacm's table of ids has so many places.
-constexpr std::size_t kMostIds = 65'536;
-
 /// Ports for whom no port was chosen: Linux's default range.
 constexpr std::uint16_t kFirstFreePort = 32'768, kFreePorts = 28'232;
 
@@ -106,7 +103,7 @@ bool Manager::bind_device(Id& id, const IpAddress& address) {
     const auto& gids = devices_[i].gids;
     if (std::find(gids.begin(), gids.end(), address) == gids.end()) continue;
     id.device = i;
-    id.has_device = true;
+    id.has_device = id.bound_address = true;
     return true;
   }
   return false;
@@ -146,7 +143,7 @@ int Manager::bind(IdNumber number, const Endpoint& source) {
     return source.address.is_loopback() ? ENODEV : EADDRNOTAVAIL;
   id->source.address = source.address;
   if (const int error = take_port(*id, source.port); error != 0) {
-    id->has_device = false;
+    id->has_device = id->bound_address = false;
     id->source = {};
     return error;
   }
@@ -236,6 +233,10 @@ void Manager::look_for_neighbour(Id& id, Instant now) {
   const auto fail = [&](int error) {
     id.state = State::kBound;
     schedule(id, kNever);
+    if (!id.bound_address) {
+      id.has_device = false;
+      id.source.address = id.source.address.is_v4() ? IpAddress::from_v4(0) : IpAddress{};
+    }
     report(id, Event::kAddressError, -error);
   };
   if (const int error = choose_device(id, id.destination.address)) return fail(error);

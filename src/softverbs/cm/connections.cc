@@ -18,6 +18,10 @@ Duration duration_of(std::uint8_t exponent) {
 
 const Duration kInterval = duration_of(kPacketLifeTime) * 2 + duration_of(kResponseTimeout);
 
+std::uint64_t guid_of(const DeviceInfo& device) {
+  return __builtin_bswap64(device.guid);
+}
+
 template <std::size_t kBytes>
 void put_data(std::array<std::byte, kBytes>& out, std::size_t offset, const Parameters& from) {
   std::copy_n(from.data.begin(), from.data_bytes, out.begin() + static_cast<std::ptrdiff_t>(offset));
@@ -138,8 +142,7 @@ int Manager::connect(IdNumber number, const Parameters& parameters, Instant now)
   id->retry_count = std::min<std::uint8_t>(parameters.retry_count, 7);
   Request request;
   request.service = id->service;
-  request.guid = host_to_be32(static_cast<std::uint32_t>(devices_[id->device].guid));
-  request.guid = request.guid << 32 | host_to_be32(static_cast<std::uint32_t>(devices_[id->device].guid >> 32));
+  request.guid = guid_of(devices_[id->device]);
   request.qpn = id->qpn;
   request.starting_psn = id->own_psn;
   request.responder_resources = id->responder_resources;
@@ -182,6 +185,7 @@ int Manager::accept(IdNumber number, const Parameters* parameters, Instant now) 
   id->responder_resources = parameters->responder_resources;
   id->initiator_depth = parameters->initiator_depth;
   Reply reply;
+  reply.guid = guid_of(devices_[id->device]);
   reply.qpn = id->qpn;
   reply.starting_psn = id->own_psn;
   reply.responder_resources = id->responder_resources;
@@ -231,7 +235,8 @@ int Manager::reject(IdNumber number, std::span<const std::byte> data, std::uint1
 int Manager::disconnect(IdNumber number, Instant now) {
   Id* const id = get(number);
   if (id == nullptr) return ENOENT;
-  if (!id->has_device || id->is_datagram()) return EINVAL;
+  if (id->state < State::kRequestSent) return EINVAL;
+  if (id->is_datagram()) return 0;
   switch (id->state) {
     case State::kEstablished:
       id->state = State::kDisconnectSent;
@@ -241,8 +246,8 @@ int Manager::disconnect(IdNumber number, Instant now) {
       send(*id, make_plain(head_for(*id, Message::kDisconnectReply)));
       enter_time_wait(*id, now);
       return 0;
-    default:
-      return EINVAL;
+    default:  // there is nothing to end, which Linux does not call an error
+      return 0;
   }
 }
 
@@ -259,6 +264,33 @@ int Manager::note_established(IdNumber number, Instant now) {
 }
 
 // --- The end of an id
+
+void Manager::on_peer_lost(std::size_t device, Instant now) {
+  for (auto& [number, entry] : ids_) {
+    Id& id = *entry;
+    const bool own = id.source.address == id.destination.address;
+    if (!id.has_device || id.device != device || id.is_datagram() || own) continue;
+    switch (id.state) {
+      case State::kReplySent:
+      case State::kReplyReceived:
+      case State::kRequestReceived:
+        stop_sending(id);
+        id.state = State::kClosed;
+        report(id, Event::kRejected, static_cast<int>(Reason::kConsumerDefined));
+        break;
+      case State::kEstablished:
+      case State::kDisconnectSent:
+        enter_time_wait(id, now);
+        report(id, Event::kDisconnected);
+        break;
+      case State::kDisconnectReceived:
+        enter_time_wait(id, now);
+        break;
+      default:
+        break;
+    }
+  }
+}
 
 // What the peer has to know of an id that goes.
 void Manager::say_goodbye(Id& id) {

@@ -123,7 +123,7 @@ Request read_request(const Mad& mad) {
 }
 
 Mad make_request(const MadHead& head, const Request& r) {
-  constexpr std::uint64_t kPermissiveLid = 0xffff, kHopLimit = 64;
+  constexpr std::uint64_t kPermissiveLid = 0xffff, kHopLimit = 64, kRate = 16;  // 100 Gbit/s, as the devices say
   Writer w(head);
   w.put(8, 8, r.service);
   w.put(16, 8, r.guid);
@@ -140,6 +140,7 @@ Mad make_request(const MadHead& head, const Request& r) {
   w.put(54, 2, kPermissiveLid);
   w.gid(56, r.local_gid);
   w.gid(72, r.remote_gid);
+  w.put(91, 1, kRate);
   w.put(93, 1, kHopLimit);
   w.put(95, 1, r.ack_timeout << 3);
   w.copy(140, r.data);

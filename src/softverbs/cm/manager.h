@@ -27,6 +27,9 @@ using IdNumber = std::uint32_t;
 
 /// Port spaces: rdma_port_space of rdma_cma.h.
 inline constexpr std::uint16_t kSpaceIpoib = 0x0002, kSpaceTcp = 0x0106, kSpaceUdp = 0x0111, kSpaceIb = 0x013f;
+/// librdmacm's table of ids has so many places.
+inline constexpr std::size_t kMostIds = 65'536;
+
 /// The Q_Key of datagrams in RDMA_PS_UDP.
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 
@@ -118,7 +121,8 @@ struct Id {
   State state = State::kIdle;
   bool passive = false;
   bool reuse_address = false, v6_only = false;
-  bool prolonged = false;  // the peer has said MRA
+  bool prolonged = false;      // the peer has said MRA
+  bool bound_address = false;  // the program chose the source, not the route
   bool has_device = false, has_route = false;
   std::size_t device = 0;
   Endpoint source, destination;
@@ -169,6 +173,10 @@ class Manager {
   int set_ack_timeout(IdNumber number, std::uint8_t timeout);
   int set_type_of_service(IdNumber number, std::uint8_t value);
 
+  /// The other end of a wire in memory has ended without a word, and its connections with it. (A kernel says goodbye
+  /// for a process that it kills.)
+  void on_peer_lost(std::size_t device, Instant now);
+
   /// Null: no such id.
   [[nodiscard]] const Id* find(IdNumber number) const;
   [[nodiscard]] const DeviceInfo& device(std::size_t index) const { return devices_[index]; }
@@ -218,6 +226,7 @@ class Manager {
   // Messages in (messages.cc, services.cc)
   Id* find_peer(const Arrival& arrival);
   Id* find_passive(const Arrival& arrival);
+  [[nodiscard]] bool has_room_for(const Id& listener) const;
   Id& add_passive(const Id& listener, const Arrival& arrival, const IpHeader& header);
   void forget_predecessor(const Arrival& arrival, std::uint32_t qpn);
   void on_request(const Arrival& arrival, const Mad& mad);

@@ -72,6 +72,11 @@ void Manager::refuse(const Arrival& arrival, std::uint8_t of, Reason reason) {
 
 // --- REQ
 
+// A request that finds no room is lost: the peer sends it again.
+bool Manager::has_room_for(const Id& listener) const {
+  return ids_.size() < kMostIds && surroundings_.has_room(listener.number);
+}
+
 Id& Manager::add_passive(const Id& listener, const Arrival& arrival, const IpHeader& header) {
   Id& id = add(listener.space, listener.qp_type);
   id.passive = true;
@@ -111,7 +116,7 @@ void Manager::on_request(const Arrival& arrival, const Mad& mad) {
     return refuse(arrival, 0, Reason::kInvalidGid);
   if (request.transport != 0 || listener->qp_type != kConnected || request.mtu == 0 || request.mtu > kLongestMtu)
     return refuse(arrival, 0, Reason::kInvalidServiceId);
-  if (!surroundings_.has_room(listener->number)) return;
+  if (!has_room_for(*listener)) return;
   forget_predecessor(arrival, request.qpn);
   const IdNumber listens = listener->number;
   Id& id = add_passive(*listener, arrival, *header);

@@ -43,7 +43,7 @@ void Manager::on_service_request(const Arrival& arrival, const Mad& mad) {
     const MadHead head{arrival.head.transaction, Message::kServiceReply, arrival.head.local, 0};
     return surroundings_.send(arrival.device, arrival.to, arrival.from, make_service_reply(head, reply));
   }
-  if (!surroundings_.has_room(listener->number)) return;
+  if (!has_room_for(*listener)) return;
   const IdNumber listens = listener->number;
   Id& id = add_passive(*listener, arrival, *header);
   Happened happened{Event::kConnectRequest, id.number, listens, 0, {}};

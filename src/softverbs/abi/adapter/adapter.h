@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -64,6 +65,8 @@ class Adapter {
     management_ = user;
     management_fd_ = descriptor;
   }
+  /// True once after the other end of a wire in memory has gone. Within a turn.
+  bool take_peer_lost() { return std::exchange(peer_lost_, false); }
   /// In a forked child: the device is the parent's.
   [[nodiscard]] bool is_inherited() const { return inherited_; }
 
@@ -83,6 +86,7 @@ class Adapter {
   std::size_t poll_for_program(Instant now, rdma::Acks acks);
   [[nodiscard]] ibv_port_state port_state() const;
   [[nodiscard]] int physical_state() const;
+  [[nodiscard]] bool is_in_memory() const;
 
   bool is_own(const ibv_gid& gid);
 
@@ -110,6 +114,7 @@ class Adapter {
   std::vector<Context*> contexts_;
   const void* management_ = nullptr;
   int management_fd_ = -1;
+  bool peer_lost_ = false;
   Duration spin_{}, yield_{}, tick_{};
   Instant last_useful_{};    // when frames came, or completions were there to poll
   bool found_ = false;       // the same happened since the last look

@@ -45,6 +45,10 @@ void Adapter::deliver(const rdma::AsyncEvent& event) {
     told.event_type = event.type;
     if (event.type != IBV_EVENT_DEVICE_FATAL) told.element.port_num = 1;
     for (Context* const context : contexts_) context->async.push({told, nullptr});
+    if (event.type == IBV_EVENT_PORT_ERR && management_ != nullptr && is_in_memory()) {
+      peer_lost_ = true;
+      os::eventfd_add(management_fd_, 1);
+    }
     return;
   }
   if (event.user == management_) return;
@@ -72,13 +76,17 @@ int Adapter::physical_state() const {
   return port_->link() == LinkState::kUp ? kLinkUp : kPolling;
 }
 
+bool Adapter::is_in_memory() const {
+  const std::string& kind = setup().soft[index_].kind;
+  return kind == "vhost" || kind == "virtio";
+}
+
 ibv_port_state Adapter::port_state() const {
   // A card without a carrier is down. But on a wire in memory the peer's program, which the user starts second, makes
   // the link. Pingpong programs and perftest look at the state once, before the user starts the peer, and end if it is
   // down. So a program is told that a link which was never up yet is up. libbypass, which waits for the event, is told
   // the truth.
-  const std::string& kind = setup().soft[index_].kind;
-  const bool waits = !is_hosted() && (kind == "vhost" || kind == "virtio") && port_->link_ups() == 0;
+  const bool waits = !is_hosted() && is_in_memory() && port_->link_ups() == 0;
   return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
 }
 

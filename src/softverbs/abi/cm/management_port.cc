@@ -155,6 +155,11 @@ cm::Neighbour ManagementPort::resolve(const IpAddress& address) {
   return known ? cm::Neighbour::kKnown : cm::Neighbour::kAsked;
 }
 
+bool ManagementPort::take_peer_lost() {
+  const Adapter::Turn turn(adapter_);
+  return adapter_.take_peer_lost();
+}
+
 void ManagementPort::receive(std::vector<Received>& out) {
   Adapter::Turn turn(adapter_);
   if (!turn) return;

@@ -30,6 +30,8 @@ class ManagementPort {
   cm::Neighbour resolve(const IpAddress& address);
   /// Appends what has come.
   void receive(std::vector<Received>& out);
+  /// True once after the other end of a wire in memory has gone.
+  bool take_peer_lost();
 
  private:
   static constexpr std::size_t kGrh = 40, kReceives = 256, kSends = 256;

@@ -152,6 +152,7 @@ void Service::receive() {
     const Instant at = now();
     for (const ManagementPort::Received& message : received_)
       manager_.on_mad(i, message.from, message.to, message.mad, at);
+    if (ports_[i]->take_peer_lost()) manager_.on_peer_lost(i, at);
   }
 }
 
