@@ -10,7 +10,7 @@
 
 #include "os/log/log.h"
 #include "os/own/cancellation.h"
-#include "os/program_memory.h"
+#include "softverbs/abi/cm/channel_table.h"
 #include "softverbs/abi/cm/conversions.h"
 
 namespace bypass::softverbs {
@@ -27,16 +27,6 @@ T take(std::span<const std::byte> in) {
   T command{};
   std::memcpy(static_cast<void*>(&command), in.data(), std::min(in.size(), sizeof command));
   return command;
-}
-
-// Writes an answer to the program's memory: as much as it has room for.
-template <typename T>
-long answer(std::uint64_t to, std::size_t room, const T& response) {
-  auto* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(to));
-  const std::size_t bytes = std::min(room, sizeof response);
-  if (!socket::is_writable(at, bytes)) return -EFAULT;
-  std::memcpy(at, &response, bytes);
-  return 0;
 }
 
 void say_that_groups_are_missing() {
@@ -56,21 +46,30 @@ void say_that_groups_are_missing() {
 long Commands::run(const void* data, std::size_t bytes) {
   rdma_ucm_cmd_hdr header;
   if (bytes < sizeof header) return -EINVAL;
-  if (!socket::is_readable(data, std::min(bytes, kLargestCommand))) return -EFAULT;
-  std::memcpy(&header, data, sizeof header);
+  std::unique_lock lock(service_.mutex_);
+  const auto at = service_.channels_.find(fd_);
+  // Closed by another thread meanwhile, or the parent's in a forked child.
+  if (at == service_.channels_.end()) return ChannelTable::has(fd_) ? -EIO : -EBADF;
+  channel_ = at->second;
+  std::array<std::byte, sizeof header + kLargestCommand> copy;
+  const std::size_t length = std::min(bytes, copy.size());
+  if (!service_.memory_.copy(copy.data(), data, length)) return -EFAULT;
+  std::memcpy(&header, copy.data(), sizeof header);
   if (header.in + sizeof header > bytes) return -EINVAL;
-  std::array<std::byte, kLargestCommand> copy;
-  const std::size_t length = std::min<std::size_t>(header.in, copy.size());
-  std::memcpy(copy.data(), static_cast<const std::byte*>(data) + sizeof header, length);
-  const long error = dispatch(header.cmd, {copy.data(), length}, header.out);
+  const std::span<const std::byte> in(copy.data() + sizeof header, std::min<std::size_t>(header.in, kLargestCommand));
+  const long error = dispatch(header.cmd, in, header.out, lock);
   return error != 0 ? error : static_cast<long>(bytes);
 }
 
-long Commands::dispatch(std::uint32_t command, std::span<const std::byte> in, std::size_t out) {
-  std::unique_lock lock(service_.mutex_);
-  const auto at = service_.channels_.find(fd_);
-  if (at == service_.channels_.end()) return -EIO;  // the parent's, in a forked child
-  channel_ = at->second;
+// Writes an answer to the program's memory: as much as it has room for.
+template <typename T>
+long Commands::answer(std::uint64_t to, std::size_t room, const T& response) {
+  auto* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(to));
+  return service_.memory_.copy(at, &response, std::min(room, sizeof response)) ? 0 : -EFAULT;
+}
+
+long Commands::dispatch(std::uint32_t command, std::span<const std::byte> in, std::size_t out,
+                        std::unique_lock<std::mutex>& lock) {
   if (command == RDMA_USER_CM_CMD_GET_EVENT) {
     lock.unlock();
     return get_event(in, out);
@@ -187,8 +186,7 @@ long Commands::set_option(std::span<const std::byte> in) {
   const bool byte = command.optname == RDMA_OPTION_ID_TOS || command.optname == RDMA_OPTION_ID_ACK_TIMEOUT;
   const std::size_t bytes = byte ? 1 : sizeof value;
   if (command.optlen != bytes) return -EINVAL;
-  if (!socket::is_readable(at, bytes)) return -EFAULT;
-  std::memcpy(&value, at, bytes);
+  if (!service_.memory_.copy(&value, at, bytes)) return -EFAULT;
   switch (command.optname) {
     case RDMA_OPTION_ID_TOS:
       return -service_.manager_.set_type_of_service(command.id, static_cast<std::uint8_t>(value));

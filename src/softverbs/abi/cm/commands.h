@@ -19,7 +19,10 @@ class Commands {
   long run(const void* data, std::size_t bytes);
 
  private:
-  long dispatch(std::uint32_t command, std::span<const std::byte> in, std::size_t out);
+  long dispatch(std::uint32_t command, std::span<const std::byte> in, std::size_t out,
+                std::unique_lock<std::mutex>& lock);
+  template <typename T>
+  long answer(std::uint64_t to, std::size_t room, const T& response);
 
   // Each returns 0 or a negative errno. The lock is held, except by get_event().
   long create_id(std::span<const std::byte> in, std::size_t out);

@@ -107,8 +107,8 @@ ssize_t write(int fd, const void* data, std::size_t bytes) {
 
 int close(int fd) {
   if (ChannelTable::has(fd)) {
-    if (Service* const service = Service::existing(); service != nullptr) service->close_channel(fd);
-    ChannelTable::remove(fd);
+    Service* const service = Service::existing();
+    if (service == nullptr || !service->close_channel(fd)) ChannelTable::remove(fd);
   }
   return real_calls().close(fd);
 }

@@ -83,8 +83,8 @@ bool Service::start() {
   static const int hooks = pthread_atfork(nullptr, nullptr, forget_in_child);
   (void)hooks;
   wake_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake_fd_ >= 0 && host().run_thread("soft-cm", work, this, &thread_) == 0) return true;
-  report("no connection management: no thread for it");
+  if (wake_fd_ >= 0 && memory_.open() && host().run_thread("soft-cm", work, this, &thread_) == 0) return true;
+  report("no connection management: no thread or descriptors for it");
   close_own(wake_fd_);
   return false;
 }
@@ -228,12 +228,13 @@ int Service::open_channel() {
   return fd;
 }
 
-void Service::close_channel(int fd) {
+bool Service::close_channel(int fd) {
   const socket::CancellationOff uncancelled;
   const runtime::Inside inside;
   const std::lock_guard lock(mutex_);
   const auto at = channels_.find(fd);
-  if (at == channels_.end()) return;
+  if (at == channels_.end()) return false;
+  ChannelTable::remove(fd);
   const std::shared_ptr<Channel> channel = std::move(at->second);
   channels_.erase(at);
   std::vector<cm::IdNumber> ids;
@@ -241,6 +242,7 @@ void Service::close_channel(int fd) {
     if (owner.channel == channel) ids.push_back(number);
   for (const cm::IdNumber number : ids) destroy(number);
   channel->forget_descriptor();
+  return true;
 }
 
 long Service::command(int fd, const void* data, std::size_t bytes) {

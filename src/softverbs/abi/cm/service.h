@@ -18,6 +18,7 @@
 
 #include "softverbs/abi/adapter/event_queue.h"
 #include "softverbs/abi/cm/management_port.h"
+#include "softverbs/abi/cm/user_memory.h"
 #include "softverbs/cm/manager.h"
 
 namespace bypass::softverbs {
@@ -53,7 +54,8 @@ class Service final : cm::Surroundings {
 
   /// What the program gets for /dev/infiniband/rdma_cm: a descriptor, or -1 and errno.
   int open_channel();
-  void close_channel(int fd);
+  /// False: it is the parent's, in a forked child.
+  bool close_channel(int fd);
   /// A write() of the program's to a channel: its result, or a negative errno.
   long command(int fd, const void* data, std::size_t bytes);
 
@@ -95,6 +97,7 @@ class Service final : cm::Surroundings {
   cm::Manager manager_;
   bool devices_opened_ = false;
   std::vector<std::unique_ptr<ManagementPort>> ports_;
+  UserMemory memory_;
   std::map<int, std::shared_ptr<Channel>> channels_;
   std::map<cm::IdNumber, Owner> owners_;
   std::vector<ManagementPort::Received> received_;
