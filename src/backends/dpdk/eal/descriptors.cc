@@ -119,7 +119,9 @@ void remember_client(int fd, const char* path) {
   Wire* wire = take_wire(fd);
   if (wire == nullptr) return;
   wire->listener = -1;
-  std::strncpy(wire->path, path, sizeof wire->path - 1);
+  const std::size_t length = strnlen(path, sizeof wire->path - 1);
+  std::memcpy(wire->path, path, length);
+  wire->path[length] = '\0';
 }
 
 void shut_client_down(const std::string& path) {
