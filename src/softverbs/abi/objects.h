@@ -128,7 +128,7 @@ struct RequestBatch {
 struct QueuePair : ibv_qp_ex, Member {
   rdma::Qp* engine = nullptr;
   // An XRC_RECV queue pair that was opened several times (ibv_open_qp): the openings are a ring, and each has the
-  // events
+  // events.
   QueuePair* next_opening = this;
   XrcDomain* xrcd = nullptr;
   std::uint32_t async_events_taken = 0;

@@ -110,7 +110,7 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
   const auto made = held->open_qp(*xrcd.engine, attr->qp_num);
   if (made.error != 0) return refuse<ibv_qp>(made.error);
   QueuePair& other = *static_cast<QueuePair*>(rdma::Device::user(*made.object));
-  auto* const qp = new QueuePair;
+  auto* const qp = new QueuePair();  // all of ibv_qp is 0
   qp->engine = made.object;
   ibv_qp_init_attr described{};
   described.qp_type = attr->qp_type;

@@ -61,6 +61,52 @@ void answers_to_datagrams() {
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
+// Each opening of a queue pair that receives by XRC has its events. It lives until the last one is destroyed.
+void xrc_queue_pairs_are_opened_again() {
+  Device device;
+  ibv_xrcd_init_attr domain{};
+  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  domain.fd = -1;
+  ibv_xrcd* const xrcd = ibv_open_xrcd(device.context, &domain);
+  CHECK(xrcd != nullptr);
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = IBV_QPT_XRC_RECV;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD;
+  init.pd = device.pd;
+  CHECK(ibv_create_qp_ex(device.context, &init) == nullptr && errno == EINVAL);
+  init.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+  init.xrcd = xrcd;
+  ibv_qp* const first = ibv_create_qp_ex(device.context, &init);
+  CHECK(first != nullptr && first->pd == nullptr);
+  ibv_qp_open_attr open{};
+  open.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  open.qp_num = first->qp_num + 1;
+  open.xrcd = xrcd;
+  open.qp_type = IBV_QPT_XRC_RECV;
+  CHECK(ibv_open_qp(device.context, &open) == nullptr && errno == EINVAL);
+  open.qp_num--;
+  ibv_qp* const second = ibv_open_qp(device.context, &open);
+  CHECK(second != nullptr && second->qp_num == first->qp_num);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = 1;
+  CHECK(ibv_modify_qp(first, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS) == 0);
+  attr.qp_state = IBV_QPS_ERR;
+  CHECK(ibv_modify_qp(second, &attr, IBV_QP_STATE) == 0);
+  bool told[2] = {};
+  for (int i = 0; i < 2; i++) {
+    ibv_async_event event;
+    CHECK(ibv_get_async_event(device.context, &event) == 0 && event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+    told[event.element.qp == first ? 0 : 1] = true;
+    ibv_ack_async_event(&event);
+  }
+  CHECK(told[0] && told[1]);
+  CHECK(ibv_destroy_qp(first) == 0 && ibv_close_xrcd(xrcd) == EBUSY);
+  ibv_qp_init_attr given;
+  CHECK(ibv_query_qp(second, &attr, 0, &given) == 0 && attr.qp_state == IBV_QPS_ERR);
+  CHECK(ibv_destroy_qp(second) == 0 && ibv_close_xrcd(xrcd) == 0);
+}
+
 void memory_is_registered_anew() {
   Device device;
   const std::uint32_t old_key = device.mr->rkey;
@@ -200,9 +246,9 @@ void what_is_missing_is_refused() {
   std::vector<ibv_gid_entry> table(8);
   CHECK(ibv_query_gid_table(device.context, table.data(), table.size(), 0) == port.gid_tbl_len);
   CHECK(table[1].gid_index == 1 && table[1].gid_type == IBV_GID_TYPE_ROCE_V2);
-  CHECK(ibv_alloc_mw(device.pd, IBV_MW_TYPE_1) == nullptr && errno == EOPNOTSUPP);
+  CHECK(ibv_alloc_mw(device.pd, static_cast<ibv_mw_type>(3)) == nullptr && errno == EINVAL);
   ibv_xrcd_init_attr xrcd{};
-  CHECK(ibv_open_xrcd(device.context, &xrcd) == nullptr && errno == EOPNOTSUPP);
+  CHECK(ibv_open_xrcd(device.context, &xrcd) == nullptr && errno == EINVAL);
   ibv_wq_init_attr wq{};
   CHECK(ibv_create_wq(device.context, &wq) == nullptr && errno == EOPNOTSUPP);
   CHECK(ibv_reg_dmabuf_mr(device.pd, 0, 4096, 0, -1, 0) == nullptr && errno == EOPNOTSUPP);
@@ -295,6 +341,7 @@ constexpr Case kCases[] = {
     {"negative_counts_are_nothing", negative_counts_are_nothing},
     {"places_are_free_when_polled", places_are_free_when_polled},
     {"answers_to_datagrams", answers_to_datagrams},
+    {"xrc_queue_pairs_are_opened_again", xrc_queue_pairs_are_opened_again},
     {"memory_is_registered_anew", memory_is_registered_anew},
     {"memory_is_registered_anew_under_traffic", memory_is_registered_anew_under_traffic},
     {"memory_that_is_not_there_is_refused", memory_that_is_not_there_is_refused},
