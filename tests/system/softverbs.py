@@ -1,6 +1,7 @@
 """Unmodified verbs programs on the software RDMA devices: two processes, one vhost/virtio link, no RDMA hardware or driver.
 softverbs.py CASE...   (no name: lists them)"""
 import contextlib
+import glob
 import json
 import os
 import re
@@ -38,6 +39,14 @@ class Wire(Side):
         env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu)
         env.update(extra)
         return {name: value for name, value in env.items() if value is not None}
+
+
+class DropIn(Wire):
+    """The programs load libibverbs.so.1 of our folder, and nothing is preloaded."""
+    folder = os.path.join(BUILD, "verbs")
+
+    def environment(self, role, **extra):
+        return super().environment(role, **dict(LD_PRELOAD=None, LD_LIBRARY_PATH=self.folder) | extra)
 
 
 class Joined(Wire):
@@ -248,6 +257,43 @@ def exports():
         asked = {call: version for call, version in symbols(shutil.which(name), "--undefined-only").items() if version.startswith("IBVERBS")}
         missing = {call for call, version in asked.items() if ours.get(call) != version and call not in passed_on}
         check(asked and not missing, f"{name} asks for {missing}")
+
+
+@case
+def drop_in_library():
+    """libibverbs.so.1 in a folder of its own: for programs that load it themselves, and for any other, without a preload. It has the
+    names of the system's at the same versions, and drivers of cards can be loaded beside it."""
+    with DropIn() as wire:
+        said = wire.run("server", os.path.join(BUILD, "bin", "dlopened_verbs"))
+        check(said == b"soft0 opens\n", said)
+        loaded = wire.run("server", "ldd", shutil.which("ibv_devinfo")).decode()
+        check(f"libibverbs.so.1 => {wire.folder}/" in loaded, loaded)
+        said = wire.run("server", "ibv_devinfo", "-v", "-d", "soft0").decode()
+        check("RoCE v2" in said, said)
+        for said in pair(wire, "ibv_rc_pingpong", "-g", 1, "-n", 100, "-c"):
+            check("100 iters in" in said and "invalid data" not in said, said)
+        # It ends with 1 where the kernel has no RDMA, as without the library.
+        none = wire.run("server", "ibv_devices", expect=None, BYPASS_SOFT=None, BYPASS_ADDR=None, BYPASS_MTU=None)
+        check(b"soft0" not in none, none)
+        # Without a symbol that a driver of a card needs, it could not be loaded.
+        drivers = [path for path in glob.glob(os.path.join(os.path.dirname(real_libibverbs()), "libibverbs", "*.so"))]
+        for driver in drivers:
+            said = wire.run("server", "ldd", "-r", driver).decode()
+            check("undefined symbol" not in said and "not found" not in said, said)
+    ours = versioned(os.path.join(DropIn.folder, "libibverbs.so.1"))
+    missing = versioned(real_libibverbs()) - ours
+    check(ours and not missing, f"missing: {missing}")
+
+
+def real_libibverbs():
+    said = subprocess.run(["ldd", shutil.which("ibv_devinfo")], capture_output=True, text=True, check=True).stdout
+    return re.search(r"libibverbs.so.1 => (\S+)", said).group(1)
+
+
+def versioned(library):
+    """The names with their versions, those of older programs as well."""
+    listed = subprocess.run(["nm", "-D", "--defined-only", "--with-symbol-versions", library], capture_output=True, text=True, check=True)
+    return {line.split()[-1] for line in listed.stdout.splitlines()}
 
 
 @case
@@ -535,6 +581,17 @@ def large_segments():
 
 
 # --- Processes
+
+@case
+def pyverbs():
+    """A script that does each operation once by rdma-core's Python binding."""
+    command = ["/usr/bin/python3", os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "pyverbs_ends.py"), free_port()]
+    with Wire() as wire:
+        server = wire.start("server", *command, until="waits")
+        said = wire.run("client", *command, wire.meeting_point, timeout=60).decode().split()
+        check(wire.end(server) == 0 and wire.output(server).split()[1:] == said, f"{said} {wire.output(server)}")
+        check(said[0] == "queries" and said[-1] == "xrc", said)
+
 
 @case
 def a_killed_peer():

@@ -7,6 +7,13 @@ namespace bypass::softverbs {
 /// Null if none is installed; then no program has a real device.
 void* real_function(const char* name);
 
+}  // namespace bypass::softverbs
+
+/// From now on the real library is this one (a handle of dlopen); null: none is installed.
+extern "C" void bypass_softverbs_use_library(void* library);
+
+namespace bypass::softverbs {
+
 template <typename Function>
 Function* real(const char* name) {
   return reinterpret_cast<Function*>(real_function(name));
