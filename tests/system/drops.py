@@ -351,6 +351,7 @@ def first_worker_killed_while_it_moves(side):
     start_family(side, port, "os.setgid(65534); os.setreuid(65534, 65534)", "drop(65534)|serve(listener)", under=kill,
                  listens=True, until="ready 2")
     open(side.path("go"), "w").close()
+    side.wait_port(port, 60)  # the tracer stops the driver at each call: it may not answer ARP for 3 s, as a host that is not there
     side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
     check("shares_with_less" not in (why := side.why()) and "arena_unavailable" not in why, why)
     check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")

@@ -1,5 +1,6 @@
 """Unmodified programs of librdmacm on the software RDMA devices: Debian's rdmacm-utils, in two processes on one wire.
 rdma_cm.py CASE...   (no name: lists them)"""
+import contextlib
 import os
 import signal
 
@@ -127,8 +128,11 @@ def refusals():
 
 def holdings(pid):
     """Number of a program's own threads, and of its process's descriptors."""
-    names = [open(f"/proc/{pid}/task/{thread}/comm").read() for thread in os.listdir(f"/proc/{pid}/task")]
-    return names.count("rping\n"), len(os.listdir(f"/proc/{pid}/fd"))
+    own = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # it has ended since it was listed
+            own += open(f"/proc/{pid}/task/{thread}/comm").read() == "rping\n"
+    return own, len(os.listdir(f"/proc/{pid}/fd"))
 
 
 @case

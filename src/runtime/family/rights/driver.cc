@@ -37,7 +37,7 @@ namespace bypass::runtime {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr timespec kPatience{10, 0};  // includes the opening of ports: DPDK takes some tenths of a second
+constexpr timespec kPatience{30, 0};  // with the opening of ports: some tenths of a second, seconds beside other work
 constexpr char kGo = 'g';
 constexpr const char* kDriverName = "bypass-driver";
 constexpr const char* kHeirName = "bypass-heir";
