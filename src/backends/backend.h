@@ -26,7 +26,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 12;
+inline constexpr std::uint32_t kBackendAbi = 13;
 
 /// Huge pages for the ports' memory. kAuto: where there are enough. kOn: always, else the port does not open. kOff:
 /// never.
@@ -129,6 +129,10 @@ class Backend {
   /// The first call in a forked child, async-signal-safe: closes the wire descriptors that the child inherited, and
   /// touches nothing else. The child never uses this copy of the plugin again.
   virtual void drop_in_child() = 0;
+
+  /// Whether the library's own descriptors include those that this copy of the plugin has open. A process that closes
+  /// all of the library's while the plugin's threads go on calls this with false before, and with true after.
+  virtual void protect_descriptors(bool /*on*/) {}
 };
 
 inline fastpath::LinkDevice* Backend::open_links(const std::string& /*device*/,

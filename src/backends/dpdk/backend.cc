@@ -33,6 +33,7 @@ class DpdkBackend final : public Backend {
     forget_ports_in_child();
     hide_memory_in_child();
   }
+  void protect_descriptors(bool on) override { protect_all_descriptors(on); }
 
  private:
   Port* open_on_control(const PortSpec& spec, std::string& problem, bool& taken);

@@ -25,6 +25,7 @@ class PacketBackend final : public Backend {
   Port* open(const PortSpec& spec, std::string& problem) override;
   void close(Port* port) override;
   void drop_in_child() override { drop_descriptors(); }
+  void protect_descriptors(bool on) override { packet::protect_descriptors(on); }
 
  private:
   std::mutex mutex_;

@@ -56,4 +56,9 @@ void drop_descriptors() {
   }
 }
 
+void protect_descriptors(bool on) {
+  for (const auto& place : g_open)
+    if (const int stored = place.load(std::memory_order_relaxed); stored != 0) host->own_descriptor(stored - 1, on);
+}
+
 }  // namespace bypass::packet

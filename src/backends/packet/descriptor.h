@@ -29,4 +29,7 @@ class Descriptor {
 /// Closes the number of every open Descriptor. For a forked child only; async-signal-safe.
 void drop_descriptors();
 
+/// Backend::protect_descriptors() for every open Descriptor.
+void protect_descriptors(bool on);
+
 }  // namespace bypass::packet

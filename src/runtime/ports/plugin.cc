@@ -204,6 +204,10 @@ void PluginSet::drop_in_child() {
   opened_.clear();
 }
 
+void PluginSet::protect_descriptors(bool on) {
+  for (const auto& [name, backend] : opened_) backend->protect_descriptors(on);
+}
+
 void* plugin_function(std::string_view name, const char* function, std::string& problem) {
   const std::string path = find_plugin(name, problem);
   void* const handle = path.empty() ? nullptr : open_object(path, problem);

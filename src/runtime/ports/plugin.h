@@ -43,6 +43,8 @@ class PluginSet {
   Backend* get(std::string_view name, const Host& host, std::string& problem);
   /// To be called first in a forked child: async-signal-safe, closes the inherited wire descriptors.
   void drop_in_child();
+  /// See Backend::protect_descriptors().
+  void protect_descriptors(bool on);
 
  private:
   std::vector<std::pair<std::string, Backend*>> opened_;

@@ -112,4 +112,10 @@ void PortSet::drop_in_child() {
   if (before) pthread_sigmask(SIG_SETMASK, &*before, nullptr);
 }
 
+void PortSet::keep_plugins_alone() {
+  plugins_.protect_descriptors(false);
+  unguarded_told_ = false;
+  watch_.forget();
+}
+
 }  // namespace bypass::runtime

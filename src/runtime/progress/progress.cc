@@ -45,7 +45,7 @@ void Progress::forget() {
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
   told_no_doorbell_.store(false, std::memory_order_relaxed);
-  called_ = is_others_ = false;
+  called_ = is_others_ = was_lent_ = false;
   kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been changing either: their contents are not freed.
   new (&kin_) KinWatch;
@@ -120,7 +120,7 @@ void Progress::vanish() {
   stop();
   constexpr timespec kLook{0, 50'000};
   const auto process = static_cast<long>(getpid());
-  for (int i = 0; i < 2000 && os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
+  for (int i = 0; i < 20'000 && os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
     os::call(SYS_nanosleep, os::address(&kLook), 0);
 }
 

@@ -27,8 +27,8 @@ class Progress {
   /// Starts the thread unless it runs in this process. False: no thread could be made.
   bool start();
   void stop();
-  /// stop(), and also waits (at most 100 ms) until the kernel no longer counts the thread: some calls are allowed only
-  /// to a process of one thread.
+  /// stop(), and also waits (at most some seconds) until the kernel no longer counts the thread: some calls are allowed
+  /// only to a process of one thread.
   void vanish();
   /// stop() for a handler, which may not join a thread: the thread calls `last` and ends by itself. This waits for
   /// that, but not for ever: the thread may need a lock of libc that the handler has interrupted.
@@ -128,6 +128,7 @@ class Progress {
   bool kin_changed_ = true;      // a process has come, or a watched one has ended
   Instant dark_since_ = kNever;  // since when no link has been up, while a dead process waits to be swept
   Instant swept_{};              // used by a family without wires
+  bool was_lent_ = false;        // at the last look, the ports were another family's
   bool is_others_ = false;       // another process must open the ports, and will call
   KinWatch kin_;
   ProgramThreads program_;

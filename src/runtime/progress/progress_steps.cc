@@ -56,6 +56,7 @@ bool Progress::tick() {
 void Progress::step() {
   if (std::exchange(kernel_called_, false)) ports_.follow_kernel(shard_);
   if (PortSet::lent(shard_)) return lent_step();
+  if (std::exchange(was_lent_, false)) want_ports_.store(true, std::memory_order_release);
   if (!ports_.opened()) return open_step();
   const bool ticked = tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
@@ -104,9 +105,11 @@ bool Progress::untouched() const {
   return shard_.wires().openings.load(std::memory_order_relaxed) == 0;
 }
 
-// Another family has the ports, and its end is not reported.
+// Another family has the ports, and its end is not reported. After it each process wants them again: the first that
+// opens them may lose its rights, or end, while it does.
 void Progress::lent_step() {
   ports_.lend(shard_);
+  was_lent_ = true;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   bool is_being_made = false;
   {
@@ -117,7 +120,7 @@ void Progress::lent_step() {
   }
   if (!is_being_made && !spare::is_driven()) {
     shard_.wires().lent.store(false, std::memory_order_release);
-    return want_ports_.store(true, std::memory_order_release);
+    return;
   }
   called_ = false;
   (void)tick();

@@ -1,6 +1,7 @@
 """drops_in_turn.py ADDRESS PORT FOLDER LISTENS CHILD...: root's master makes one child after another. If LISTENS is 1, it
 listens once the first is there, whose turn comes before a port opens. Each does what its argument says; the next one is made when it has. Behind a `|` stands what it does when the file
 FOLDER/goN appears, N its number from 1, or FOLDER/go; without that, and at its end, it waits."""
+import contextlib
 import os
 import resource
 import signal
@@ -10,7 +11,7 @@ import time
 
 address, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 listener = socket.socket() if sys.argv[4] == "1" else None
-names = {"os": os, "resource": resource}
+names = {"os": os, "resource": resource, "time": time}
 
 
 def drop(user):
@@ -22,7 +23,7 @@ def serve(own=None):
     with own or socket.create_server((address, port), backlog=16) as serving:
         while True:
             connection, _ = serving.accept()
-            with connection:
+            with connection, contextlib.suppress(ConnectionError):
                 while data := connection.recv(65536):
                     connection.sendall(data)
 

@@ -115,6 +115,12 @@ void drop_all_descriptors() {
   }
 }
 
+void protect_all_descriptors(bool on) {
+  for (std::size_t i = 0; i < ours.size(); i++)
+    for (std::uint64_t word = ours[i].load(std::memory_order_relaxed); word != 0; word &= word - 1)
+      host->own_descriptor(static_cast<int>(i * 64) + __builtin_ctzll(word), on);
+}
+
 void remember_client(int fd, const char* path) {
   Wire* wire = take_wire(fd);
   if (wire == nullptr) return;

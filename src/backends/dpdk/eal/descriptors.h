@@ -28,6 +28,9 @@ void close_descriptor(int fd);
 /// Closes everything that is ours. For a forked child only.
 void drop_all_descriptors();
 
+/// Backend::protect_descriptors() for everything that is ours.
+void protect_all_descriptors(bool on);
+
 /// poll(2) that sleeps also where RLIMIT_NOFILE lets nobody ask for so many: then 0 may come early.
 int poll_descriptors(std::span<pollfd> set, int timeout_ms);
 

@@ -12,8 +12,10 @@
 #include "os/own/own_work.h"
 #include "runtime/family/pump/pump_process.h"
 #include "runtime/family/pump/relay_process.h"
+#include "runtime/family/rights/await_spare.h"
 #include "runtime/family/rights/spare.h"
 #include "runtime/family/rights/turn.h"
+#include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
@@ -63,49 +65,22 @@ void give_ports_back(Process& p) {
   socket::call_kin();
 }
 
-/// Null: the process can move. Otherwise the text says why it cannot.
+/// Whether the calling thread is the only one of the program's. Threads of a port's plugin, which are ours, cannot end.
+/// They touch no memory of the family once the ports are closed.
+bool has_one_of_program() {
+  await_beginning_threads();  // they count as ours once they run
+  return has_one_thread() || all_threads() == 1 + own_threads();
+}
+
+/// Null: the process can move. The progress thread has ended, which might open the ports meanwhile. Otherwise the text
+/// says why it cannot.
 const char* why_not_move(const Standing& then) {
   if (spare::descriptor() < 0) return "the process has sockets on a port, and has been forked without memory for it";
   if (then.permitted != 0 || then.user_namespace != Standing::now().user_namespace)
     return "the process has sockets on a port, and keeps capabilities";
-  if (!has_one_thread()) return "the process has sockets on a port, and several threads";
+  if (!has_one_of_program()) return "the process has sockets on a port, and several threads";
   if (!socket::has_only_what_moves()) return "the process, or its family, has more on a port than what can move";
   return nullptr;
-}
-
-enum class Driving : std::uint8_t { kServes, kNone, kNeither };
-
-/// Waits for a driver that is still starting or ending, until it serves or has gone.
-Driving await_driving() {
-  constexpr timespec kPause{0, 5'000'000};
-  for (int i = 0; i < 1000; i++) {
-    if (spare::takes_members()) return Driving::kServes;
-    if (!spare::is_driven()) return Driving::kNone;
-    os::call(SYS_nanosleep, os::address(&kPause), 0);
-  }
-  return Driving::kNeither;
-}
-
-/// Waits until the process that copies into the spare has settled there. If that process was killed before it had
-/// settled, or has failed, the spare holds no family: the next process copies again.
-void await_copy(arena::Spare& spare) {
-  constexpr timespec kPause{0, 1'000'000};
-  for (int i = 0; spare.filled && i < 5000; i++) {
-    const bool copies = spare::is_being_copied();
-    const std::uint32_t made = arena::made_in(spare::descriptor());
-    if (made == arena::Spare::kSettled || made == arena::Spare::kDriven) return;
-    if (!copies || made == arena::Spare::kAbandoned) spare.filled = false;
-    if (spare.filled) os::call(SYS_nanosleep, os::address(&kPause), 0);
-  }
-}
-
-/// Waits until it is clear whether the spare holds a family, and whether a driver serves it. A driver serves only a
-/// settled copy. Then the copy is not asked: a hostile worker could write there that it is not settled, and later
-/// workers would stay in the old arena.
-Driving await_spare(arena::Spare& spare) {
-  const Driving driving = await_driving();
-  if (driving == Driving::kNone) await_copy(spare);
-  return driving;
 }
 
 /// Null: everything is there that the process needs to move, and the ports are the other arena's. Called with the turn.
@@ -157,7 +132,7 @@ void drop_prepared(RightsChange& change) {
 
 bool can_need_driver(const Process& p, const Standing& then) {
   return !p.config.ports.empty() && spare::descriptor() >= 0 && then.permitted == 0 &&
-         then.user_namespace == Standing::now().user_namespace && has_one_thread();
+         then.user_namespace == Standing::now().user_namespace && has_one_of_program();
 }
 
 /// If the process is to move, it has the turn from here on to leave_arena().
@@ -176,10 +151,10 @@ void prepare_for_later(Process& p, RightsChange& change) {
 
 /// From here on to leave_arena() this process has the turn.
 bool prepare_move(Process& p, RightsChange& change) {
+  change.progressed = change.progressed || p.progress.runs();
+  p.progress.vanish();
   const char* problem = why_not_move(change.then);
   if (problem == nullptr) {
-    change.progressed = change.progressed || p.progress.runs();
-    p.progress.vanish();
     take_turn(p);
     problem = make_ready(p, change);
     if (problem != nullptr) end_turn(p);
@@ -287,13 +262,15 @@ void settle(Process& p) {
 
 /// Forgets what the process has of its own beside the objects of the arena that it has left.
 void forget_own(Process& p) {
-  p.ports.drop_in_child();
+  const bool keeps_plugins = own_threads() != 0;
+  keeps_plugins ? p.ports.keep_plugins_alone() : p.ports.drop_in_child();
   p.progress.forget();
   spare::hide();
   socket::hide_doorbells();
   close_own_descriptors(log_descriptor());
   socket::show_doorbells();
   spare::show();
+  if (keeps_plugins) p.ports.protect_plugins();
   p.local_ports.abandon();
   socket::forget_own_halves();
 }
