@@ -52,11 +52,11 @@ void note_begun() {
 void* thread_main(void* raw) {
   ThreadStart start = *static_cast<ThreadStart*>(raw);
   delete static_cast<ThreadStart*>(raw);
-  note_begun();
   stay_inside();
   g_is_own_thread = true;
   pthread_setname_np(pthread_self(), start.name);
   g_own_threads.fetch_add(1, std::memory_order_relaxed);
+  note_begun();
   start.body(start.argument);
   g_own_threads.fetch_sub(1, std::memory_order_relaxed);
   return nullptr;

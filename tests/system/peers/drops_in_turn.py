@@ -1,9 +1,12 @@
 """drops_in_turn.py ADDRESS PORT FOLDER LISTENS CHILD...: root's master makes one child after another. If LISTENS is 1, it
-listens once the first is there, whose turn comes before a port opens. Each does what its argument says; the next one is made when it has. Behind a `|` stands what it does when the file
-FOLDER/goN appears, N its number from 1, or FOLDER/go; without that, and at its end, it waits."""
+listens once the first is there, whose turn comes before a port opens. Each does what its argument says; the next one is made when it has. Behind a `|`
+stands what it does when the file FOLDER/goN appears, N its number from 1, or FOLDER/go; without that, and at its end, it
+waits. Its names: drop(USER), serve(LISTENER) echoes, listener, os, resource and select."""
+import asyncio
 import contextlib
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -11,7 +14,7 @@ import time
 
 address, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 listener = socket.socket() if sys.argv[4] == "1" else None
-names = {"os": os, "resource": resource, "time": time}
+names = {"os": os, "resource": resource, "select": select}
 
 
 def drop(user):
@@ -20,12 +23,18 @@ def drop(user):
 
 
 def serve(own=None):
-    with own or socket.create_server((address, port), backlog=16) as serving:
-        while True:
-            connection, _ = serving.accept()
-            with connection, contextlib.suppress(ConnectionError):
-                while data := connection.recv(65536):
-                    connection.sendall(data)
+    async def echo(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def go_on():
+        server = await asyncio.start_server(echo, sock=own or socket.create_server((address, port)), backlog=64)
+        await server.serve_forever()
+
+    asyncio.run(go_on())
 
 
 def work(number, what, turn, ready):
@@ -48,7 +57,7 @@ for number, what in enumerate(sys.argv[5:], 1):
     os.close(ready)
     if number == 1 and listener:
         listener.bind((address, port))
-        listener.listen(16)
+        listener.listen(64)
     os.write(tells, b"t")
     print("ready" if os.read(hears, 1) else "ended", number, flush=True)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
