@@ -115,8 +115,8 @@ class PortSet {
   /// To be called first in a forked child: async-signal-safe, closes the inherited wire descriptors. It may open or
   /// follow again.
   void drop_in_child();
-  /// After leave(), in a process that has closed its ports and closes its own descriptors next: forgets those, and keeps
-  /// the plugins. A plugin's threads go on, and its descriptors stay open until protect_plugins().
+  /// After leave(), in a process that has closed its ports and closes its own descriptors next: forgets those, and
+  /// keeps the plugins. A plugin's threads go on, and its descriptors stay open until protect_plugins().
   void keep_plugins_alone();
   void protect_plugins() { plugins_.protect_descriptors(true); }
   /// Around closing everything that was the parent's, in a child.

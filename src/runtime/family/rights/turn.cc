@@ -37,6 +37,8 @@ void take_turn(Process& p) {
       if (!taken) spare.founder = own_name(p);
       if (!taken) return;
     }
+    // The process that has the turn may wait until the ports are closed, and no progress thread closes them here.
+    if (PortSet::lent(p.shard)) p.ports.lend(p.shard);
     os::futex_wait(reinterpret_cast<const std::uint32_t*>(&spare.changes), seen, kLook);
   }
 }
