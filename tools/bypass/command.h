@@ -13,6 +13,8 @@ inline constexpr int kOk = 0;
 // no process was found, the configuration has problems, or the output could not be written
 inline constexpr int kNothing = 1;
 inline constexpr int kUsage = 2;
+// env(1)'s exit code for a failure of its own, as kCannotRun: most of a program's own codes lie below.
+inline constexpr int kNotStarted = 125;
 
 inline constexpr int kLargestPid = 1 << 22;
 
@@ -51,6 +53,8 @@ int run_why(const ShowOptions& options);
 int run_ss(const SsOptions& options);
 /// `bypass run`: runs the program in `words`. Returns only when the program does not begin.
 int run_program(const std::vector<std::string>& words);
+/// `bypass verbs-trace`, in the same way.
+int trace_verbs(const std::vector<std::string>& words);
 int run_config(const ConfigOptions& options);
 int run_set(const SetOptions& options);
 

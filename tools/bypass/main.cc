@@ -105,6 +105,7 @@ int finish(int code) {
 int run(int argc, char** argv) {
   // The words that follow belong to the program: its options are not ours.
   if (argc > 1 && std::string_view(argv[1]) == "run") return run_program({argv + 2, argv + argc});
+  if (argc > 1 && std::string_view(argv[1]) == "verbs-trace") return trace_verbs({argv + 2, argv + argc});
   CLI::App app(
       "Looks into the processes that run on libbypass, the kernel-bypass socket library.\n"
       "Run a program on it with `bypass run`, or with LD_PRELOAD=libbypass.so and a port: BYPASS_PORT, BYPASS_ADDR.",
@@ -114,8 +115,9 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done; 1 no such process, the configuration has problems, or what is to be shown cannot be "
       "written; "
-      "2 called wrongly. Of run: the "
-      "program's; 125 the configuration has problems, 126 the program cannot be run, 127 there is no such program.");
+      "2 called wrongly. Of run "
+      "and verbs-trace: the program's; 125 the configuration has problems, 126 the program cannot be run, 127 there is "
+      "no such program.");
 
   ShowOptions stat_options;
   CLI::App* const stat = app.add_subcommand("stat", "Ports, sockets and protocol counters of running processes");
@@ -132,6 +134,9 @@ int run(int argc, char** argv) {
 
   app.add_subcommand("run",
                      "Runs a program on libbypass: bypass run --port vhost:$XDG_RUNTIME_DIR/wire -- redis-server");
+
+  app.add_subcommand("verbs-trace",
+                     "Shows each verb that a program calls: bypass verbs-trace -- ibv_rc_pingpong -d soft0");
 
   SetOptions set_options;
   CLI::App* const set = app.add_subcommand("set", "Makes something happen in a running process: failures, for drills");
@@ -164,6 +169,7 @@ int run(int argc, char** argv) {
     const bool known = argc > 2 && has(app, argv[2]);
     if (argc > 2 && !known) return no_such_subcommand(app, argv[2]);
     if (known && std::string_view(argv[2]) == "run") return run_program({"--help"});
+    if (known && std::string_view(argv[2]) == "verbs-trace") return trace_verbs({"--help"});
     fmt::print("{}", known ? app.get_subcommand(argv[2])->help("bypass") : app.help());
     return kOk;
   }

@@ -14,6 +14,7 @@
 #include "config/config_toml.h"
 #include "config/settings.h"
 #include "config/settings_text.h"
+#include "library.h"
 #include "program_file.h"
 #include "start_problems.h"
 
@@ -24,8 +25,6 @@ namespace fs = std::filesystem;
 using runtime::Setting;
 
 constexpr std::string_view kLibrary = "libbypass.so";
-// env(1)'s exit code for a failure of its own, as kCannotRun: most of a program's own codes lie below.
-constexpr int kNotStarted = 125;
 
 struct Given {
   std::string value;
@@ -162,56 +161,11 @@ class Words {
   std::size_t at_ = 0;
 };
 
-// Looks beside the command, where the build leaves the library, then where the installation puts it.
-std::string find_library() {
-  std::error_code error;
-  const fs::path own = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& folder : {own, own / BYPASS_LIBRARY_FROM_COMMAND, fs::path(BYPASS_LIBRARY_FOLDER)}) {
-    const fs::path library = fs::weakly_canonical(folder / kLibrary, error);
-    if (fs::exists(library, error)) return library;
-  }
-  return "";
-}
-
-std::string library_problem(const std::string& library) {
-  if (library.empty())
-    return fmt::format("libbypass.so lies neither beside this command nor in {}: --library says where it is",
-                       BYPASS_LIBRARY_FOLDER);
-  if (access(library.c_str(), R_OK) != 0) return fmt::format("{}: {}", library, std::strerror(errno));
-  if (!is_shared_object(library)) return fmt::format("{}: is no 64-bit shared library", library);
-  if (const std::string name = soname_of(library); name != kLibrary)
-    return fmt::format("{}: is {}; accepted is {}", library, name.empty() ? "another library" : name, kLibrary);
-  // ld.so(8): the list is separated by colons and spaces, and nothing escapes them.
-  if (library.find_first_of(": ") != std::string::npos)
-    return fmt::format("{}: LD_PRELOAD takes no path with a colon or a space in it", library);
-  return "";
-}
-
-void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value) {
-  std::erase_if(environment, [&name](const std::string& entry) {
-    return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
-  });
-  environment.push_back(name + "=" + value);
-}
-
 std::vector<std::string> environment_for(const RunOptions& options, const std::string& library) {
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; entry++) environment.emplace_back(*entry);
+  std::vector<std::string> environment = own_environment();
   for (const auto& [name, given] : options.variables) set_variable(environment, name, given.value);
-  const char* const there = getenv("LD_PRELOAD");
-  std::string preload = library, others = there != nullptr ? there : "";
-  std::replace(others.begin(), others.end(), ':', ' ');
-  for (const std::string_view other : runtime::split_words(others))
-    if (other != library) preload += fmt::format(":{}", other);
-  set_variable(environment, "LD_PRELOAD", preload);
+  put_before_preloads(environment, library);
   return environment;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 int fail(int code, const std::string& problem) {
@@ -265,8 +219,8 @@ int run_program(const std::vector<std::string>& words) {
   if (!Words(words).parse(options, problem)) return fail(kUsage, problem);
   if (options.help) return print_help(), kOk;
 
-  const std::string library = options.library.empty() ? find_library() : fs::absolute(options.library).string();
-  if (problem = library_problem(library); !problem.empty()) return fail(kNotStarted, problem);
+  const std::string library = options.library.empty() ? find_library(kLibrary) : fs::absolute(options.library).string();
+  if (problem = library_problem(library, kLibrary); !problem.empty()) return fail(kNotStarted, problem);
   std::vector<std::string> environment = environment_for(options, library);
   const std::vector<char*> environment_pointers = pointers_to(environment);
   runtime::Config config = runtime::load_config(environment_pointers.data(), runtime::read_toml);

@@ -15,6 +15,7 @@ ALLOWED = {
     "softverbs/abi": ["softverbs/engine", "softverbs/cm", "runtime", "config", "backends", "os", "stack"],
     "softverbs/engine": ["stack"],
     "softverbs/cm": ["stack"],
+    "verbs_trace": [],
     "socket": ["fastpath", "fastpath/shm", "os", "stack", "observe"],
     "fastpath/shm": ["fastpath", "os", "stack"],
     "fastpath/sim": ["fastpath", "backends/sim", "stack"],
