@@ -89,7 +89,8 @@ int trace_verbs(const std::vector<std::string>& words) {
   for (const std::string_view name : {kDevices, kTrace}) {  // the trace stands in front of the devices
     if (name == kDevices && !wants_devices) continue;
     const std::string library = find_library(name);
-    if (const std::string problem = library_problem(library, name); !problem.empty()) return trace_fails(kNotStarted, problem);
+    if (const std::string problem = library_problem(library, name); !problem.empty())
+      return trace_fails(kNotStarted, problem);
     put_before_preloads(environment, library);
   }
   set_variable(environment, verbs_trace::kFormVariable, options.form);
@@ -100,7 +101,8 @@ int trace_verbs(const std::vector<std::string>& words) {
   if (const std::string problem = preload_problem(program.path); !problem.empty())
     return trace_fails(kCannotRun, problem + "; its verbs cannot be shown");
   execve(program.path.c_str(), pointers_to(options.program).data(), pointers_to(environment).data());
-  return trace_fails(errno == ENOENT ? kNotThere : kCannotRun, fmt::format("{}: {}", program.path, std::strerror(errno)));
+  return trace_fails(errno == ENOENT ? kNotThere : kCannotRun,
+                     fmt::format("{}: {}", program.path, std::strerror(errno)));
 }
 
 }  // namespace bypass::tool
