@@ -382,7 +382,7 @@ TEST(Usage, Mistakes_SayWhoSpeaksAndWhatIsAccepted) {
     EXPECT_NE(said.find("; `bypass help " + words[0] + "` says what is accepted\n"), std::string::npos) << said;
   }
   EXPECT_EQ(run_command({"--frotz"}).err,
-            "bypass: A subcommand is required; accepted are stat, why, ss, run, set, config\n");
+            "bypass: A subcommand is required; accepted are stat, why, ss, run, verbs-trace, set, config\n");
 }
 
 TEST_F(Show, OutputThatCannotBeWritten_EndsWith1) {
