@@ -7,7 +7,7 @@ import signal
 import time
 
 from families import Load, Nginx
-from harness import HERE, Skip, alive, check, free_port, run_named
+from harness import HERE, Skip, alive, check, cpu_use, free_port, run_named
 from rights import arena_descriptors, arenas, cases, drivers, heir, processes_named, user_of
 
 CASES = {}
@@ -340,16 +340,30 @@ def helper_of_another_user_comes_first(side):
     check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
 
 
-def serves_after_a_killed_worker(side, until_then):
-    """The first worker is killed after it has filled the shared memory and before it has made it ready. The second one runs
-    `until_then`, gives root up and serves."""
+# A worker of drops_in_turn.py that waits until it has the ports: an open port has a thread. Two seconds at most, as another
+# process may have them.
+OPENS = "for _ in range(400): len(os.listdir('/proc/self/task')) > 2 or select.select([], [], [], 0.005)"
+
+
+def start_after_a_killed_worker(side, port, *workers):
+    """The first worker is killed after it has filled the shared memory and before it has made it ready. The ports were lent
+    to it, and the family opens them again."""
     if shutil.which("strace") is None:
         raise Skip("no strace")
-    port = free_port()
     kill = ("strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=setreuid", "-e", "inject=setreuid:signal=KILL")
-    start_family(side, port, "os.setgid(65534); os.setreuid(65534, 65534)", f"{until_then}\ndrop(65534)|serve(listener)", under=kill,
-                 listens=True, until="ready 2")
+    return start_family(side, port, "os.setgid(65534); os.setreuid(65534, 65534)", *workers, under=kill, listens=True, until=f"ready {1 + len(workers)}")
+
+
+def serves_after_a_killed_worker(side, until_then):
+    """The second worker runs `until_then`, gives root up and serves."""
+    port = free_port()
+    start_after_a_killed_worker(side, port, f"{until_then}\ndrop(65534)|serve(listener)")
     open(side.path("go"), "w").close()
+    served_apart(side, port)
+
+
+def served_apart(side, port):
+    """The workers serve on the port, and share no memory with root."""
     side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
     check("shares_with_less" not in (why := side.why()) and "arena_unavailable" not in why, why)
     check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
@@ -361,12 +375,31 @@ def first_worker_killed_while_it_moves(side):
     serves_after_a_killed_worker(side, "")
 
 
-@case("vhost", "veth")
+@case("vhost", "veth", "verbs")
 def worker_with_the_port_drops(side):
-    """The ports were lent to the killed worker, and the family opens them again before the next worker gives root up. The
-    threads of an open port do not keep that worker in root's memory."""
-    opens = "for _ in range(400): len(os.listdir('/proc/self/task')) > 2 or select.select([], [], [], 0.005)"
-    serves_after_a_killed_worker(side, opens)
+    """The threads of its open port do not keep the worker in root's memory."""
+    serves_after_a_killed_worker(side, OPENS)
+
+
+def sleeps(pid):
+    """Whether the process's threads together use less than a tenth of a second's processor time."""
+    before = cpu_use(pid)[0]
+    time.sleep(1)
+    return cpu_use(pid)[0] - before < 100
+
+
+@case("vhost", "veth", "verbs")
+def worker_that_had_the_port_joins(side):
+    """The ports are taken from a worker, which gives root up after that. The threads that its port has left behind keep their
+    descriptors, and sleep."""
+    port = free_port()
+    joins = "drop(65534); print('joined', os.getpid(), flush=True); serve(listener)"
+    master = start_after_a_killed_worker(side, port, f"{OPENS}|{joins}", "drop(65534)|serve(listener)")
+    open(side.path("go2"), "w").close()
+    joined = side.until(lambda: re.search(r"joined (\d+)", side.output(master)), "the worker has given root up")
+    check(side.soon(lambda: sleeps(int(joined[1])), 20), "a thread of the worker does not sleep")
+    open(side.path("go"), "w").close()
+    served_apart(side, port)
 
 
 def keepers(side):

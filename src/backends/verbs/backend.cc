@@ -24,6 +24,7 @@ class VerbsBackend final : public Backend {
                                    std::string& problem) override;
   void close_links(fastpath::LinkDevice* device) override;
   void drop_in_child() override;
+  void protect_descriptors(bool on) override;
 
  private:
   std::mutex mutex_;
@@ -70,6 +71,12 @@ void VerbsBackend::drop_in_child() {
   for (const auto& port : ports_) port->drop_in_child();
   drop_soft_in_child();
   packet::drop_descriptors();
+}
+
+// A card's descriptors are closed with its port and its links.
+void VerbsBackend::protect_descriptors(bool on) {
+  protect_soft_descriptors(on);
+  packet::protect_descriptors(on);
 }
 
 }  // namespace

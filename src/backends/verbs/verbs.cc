@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kReal = "libibverbs.so.1";
 std::atomic<void (*)()> drop_soft{nullptr};
+std::atomic<void (*)(bool)> protect_soft{nullptr};
 
 // The library is never closed: it has threads and handlers of its own.
 bool resolve(const char* path, Verbs& verbs, std::string& problem) {
@@ -26,6 +27,8 @@ bool resolve(const char* path, Verbs& verbs, std::string& problem) {
   if (use_host != nullptr) use_host(packet::host);
   const auto drop = reinterpret_cast<void (*)()>(dlsym(library, "bypass_softverbs_drop_in_child"));
   if (drop != nullptr) drop_soft.store(drop, std::memory_order_release);
+  const auto protect = reinterpret_cast<void (*)(bool)>(dlsym(library, "bypass_softverbs_protect_descriptors"));
+  if (protect != nullptr) protect_soft.store(protect, std::memory_order_release);
   verbs.wire_mtu = reinterpret_cast<decltype(verbs.wire_mtu)>(dlsym(library, "bypass_softverbs_mtu"));
   verbs.lost = reinterpret_cast<decltype(verbs.lost)>(dlsym(library, "bypass_softverbs_lost"));
   verbs.problem = reinterpret_cast<decltype(verbs.problem)>(dlsym(library, "bypass_softverbs_problem"));
@@ -60,6 +63,10 @@ int Verbs::look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr
 
 void drop_soft_in_child() {
   if (void (*const drop)() = drop_soft.load(std::memory_order_acquire); drop != nullptr) drop();
+}
+
+void protect_soft_descriptors(bool on) {
+  if (void (*const protect)(bool) = protect_soft.load(std::memory_order_acquire); protect != nullptr) protect(on);
 }
 
 bool is_soft(const std::string& device) {

@@ -71,6 +71,8 @@ const Verbs* verbs_for(const std::string& device, std::string& problem);
 
 /// Called in a forked child: the software library closes what it has inherited. Async-signal-safe.
 void drop_soft_in_child();
+/// Backend::protect_descriptors() for the software library's wires.
+void protect_soft_descriptors(bool on);
 
 /// Whether the device is one of the software library (BYPASS_SOFT).
 bool is_soft(const std::string& device);

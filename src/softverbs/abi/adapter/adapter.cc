@@ -181,8 +181,18 @@ void Adapter::after_fork_in_child() {
   g_table = PTHREAD_MUTEX_INITIALIZER;
 }
 
+void Adapter::protect_descriptors(bool on) {
+  pthread_mutex_lock(&g_table);
+  if (g_plugins != nullptr) g_plugins->protect_descriptors(on);
+  pthread_mutex_unlock(&g_table);
+}
+
 }  // namespace bypass::softverbs
 
 void bypass_softverbs_drop_in_child() {
   bypass::softverbs::Adapter::after_fork_in_child();
+}
+
+void bypass_softverbs_protect_descriptors(bool on) {
+  bypass::softverbs::Adapter::protect_descriptors(on);
 }

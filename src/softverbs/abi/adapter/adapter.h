@@ -36,6 +36,8 @@ class Adapter {
  public:
   /// All devices are the parent's; inherited descriptors are closed by their numbers. Async-signal-safe.
   static void after_fork_in_child();
+  /// See bypass_softverbs_protect_descriptors().
+  static void protect_descriptors(bool on);
   /// Opens device `index` of BYPASS_SOFT. Null: the reason was reported, and errno is set.
   static Adapter* attach(std::size_t index);
   /// The last user closes the wire.

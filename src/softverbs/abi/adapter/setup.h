@@ -35,6 +35,8 @@ extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
 /// To be called by libbypass in a forked child, before it makes descriptors there: releases what the child has
 /// inherited, which is closed by its numbers.
 extern "C" void bypass_softverbs_drop_in_child();
+/// Backend::protect_descriptors() for the wires of devices that were open in this process.
+extern "C" void bypass_softverbs_protect_descriptors(bool on);
 /// For libbypass: why a device of ours could not be opened, zero-terminated. Empty: nothing was reported since the last
 /// call.
 extern "C" void bypass_softverbs_problem(char* out, std::size_t room);
