@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <barrier>
 #include <cerrno>
 #include <csetjmp>
@@ -156,6 +157,32 @@ TEST(Crash, ManyThreadsFaultAtOnce_TheReportIsWhole) {
               std::string::npos)
         << outcome.log;
   }
+}
+
+std::atomic<bool> g_second_may_fault{false};
+
+// As faulthandler of Python does: the default action is set before the report is written.
+void report_while_another_faults(int) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  crash::on_program_sigaction(SIGSEGV, &action, nullptr);
+  g_second_may_fault.store(true);
+  usleep(50'000);  // time for the other thread's fault, which ended the process
+  _exit(42);
+}
+
+TEST(Crash, SecondThreadsFault_WaitsForTheHandlerOfTheFirst) {
+  const Outcome outcome = in_child([] {
+    install();
+    program_handles(SIGSEGV, report_while_another_faults, 0);
+    std::thread second([] {
+      while (!g_second_may_fault.load()) std::this_thread::yield();
+      touch_nothing();
+    });
+    touch_nothing();
+    second.join();
+  });
+  EXPECT_TRUE(exited_with(outcome, 42)) << outcome.status;
 }
 
 TEST(Crash, InstalledByManyThreadsAtOnce_ProgramsHandlerStillRuns) {

@@ -97,13 +97,42 @@ bool is_ours(int signal, const siginfo_t& info, const void* context) {
   return by_itself && (covers(program_counter(context)) || (g_hooks.inside != nullptr && g_hooks.inside()));
 }
 
+constinit std::atomic<long> g_handling{0};  // the thread whose fault inside the library is being handled
+
+/// A second thread that faults inside the library waits until the first one's fault has been handled, a second at most.
+/// The program's handler for the first has often set the signal's default action, by which the second fault would end
+/// the process in the middle of the handler's report. A handler that leaves by longjmp(3) keeps the place: hence the
+/// limit.
+class Handling {
+ public:
+  explicit Handling(bool waits) : self_(syscall(SYS_gettid)) {
+    constexpr timespec kPause{0, 10'000'000};
+    for (int i = 0; waits && i < 100; i++) {
+      long other = 0;
+      holds_ = g_handling.compare_exchange_strong(other, self_, std::memory_order_acq_rel);
+      if (holds_ || other == self_) return;
+      syscall(SYS_nanosleep, &kPause, nullptr);
+    }
+  }
+  ~Handling() {
+    if (holds_) g_handling.store(0, std::memory_order_release);
+  }
+  Handling(const Handling&) = delete;
+  Handling& operator=(const Handling&) = delete;
+
+ private:
+  long self_;
+  bool holds_ = false;
+};
+
 void on_signal(int signal, siginfo_t* info, void* context) {
   if (repeats(signal, *info) && g_resume != nullptr && g_resume(context)) return;
   if (signal == SIGBUS && repeats(signal, *info) && replace_device_memory(info->si_addr)) return;
   const int saved = errno;
   escape_from_report();
-  if (is_ours(signal, *info, context))
-    report(signal, *info, context, g_hooks.doing == nullptr ? nullptr : g_hooks.doing());
+  const bool is_inside = is_ours(signal, *info, context);
+  const Handling handling(is_inside && repeats(signal, *info));
+  if (is_inside) report(signal, *info, context, g_hooks.doing == nullptr ? nullptr : g_hooks.doing());
   errno = saved;
   forward(signal, info, context);
 }
@@ -184,6 +213,7 @@ int on_program_sigaction(int signal, const struct sigaction* action, struct siga
 
 void on_fork_child() {
   g_writing.clear(std::memory_order_release);
+  g_handling.store(0, std::memory_order_release);
   forget_report();
 }
 
