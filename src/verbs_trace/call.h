@@ -42,7 +42,7 @@ class Call {
   void returns_nothing();
   /// What the program learns beside the result: completions, numbers.
   void tell(std::string_view name, std::string_view value);
-  /// A call that equals the thread's last one, in arguments and result, is counted with that one, in one line: empty
+  /// Calls that equal the last one of the thread, in arguments and result, are counted in one line behind it: empty
   /// polls, receive requests that are posted one by one.
   void may_repeat() { repeats_ = true; }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,19 +28,18 @@ struct Sum {
   std::int64_t total = 0, longest = 0;  // ns
 };
 
-/// The thread's last call, if it may repeat: equal calls are added to it.
+/// The thread's last call, which is written, if it may repeat. Equal calls that follow are counted here.
 struct Repeated {
-  const char* verb = nullptr;
+  const char* verb = nullptr;  // null: there is none
   std::int64_t began = 0, took = 0;
   bool failed = false;
   std::string arguments, json, result, told_text, told_json;
-  std::uint64_t times = 0;  // 0: there is none
+  std::uint64_t times = 0;  // calls that are not written yet, and `took` their time
 };
 
 struct State {
   Form form = Form::kOff;
   int fd = -1;
-  bool own_fd = false;
   std::int64_t started = 0;
   std::mutex mutex;
   std::map<std::string, Sum> sums;
@@ -98,6 +96,7 @@ std::string duration_text(std::int64_t ns) {
   return text;
 }
 
+/// `times`: how many equal calls have followed one that is written; 0: this is that one.
 std::string line_of(const Told& call, std::uint64_t times) {
   char head[64];
   const std::int64_t since = std::max<std::int64_t>(call.began - state().started, 0);
@@ -109,7 +108,7 @@ std::string line_of(const Told& call, std::uint64_t times) {
   if (!call.result.empty()) line += " = " + call.result;
   if (!call.told_text.empty()) line += "  " + call.told_text;
   line += "  " + duration_text(call.took);
-  if (times > 1) line += " for " + std::to_string(times) + " calls";
+  if (times > 0) line += " for " + std::to_string(times) + " more";
   return line + '\n';
 }
 
@@ -120,7 +119,8 @@ std::string object_of(const Told& call, std::uint64_t times) {
   if (!call.result.empty()) line += ",\"result\":" + quote(call.result);
   if (call.failed) line += ",\"failed\":true";
   if (!call.told_json.empty()) line += ",\"told\":{" + call.told_json + "}";
-  return line + ",\"times\":" + std::to_string(times) + ",\"took_ns\":" + std::to_string(call.took) + "}\n";
+  return line + ",\"times\":" + std::to_string(std::max<std::uint64_t>(times, 1)) +
+         ",\"took_ns\":" + std::to_string(call.took) + "}\n";
 }
 
 void write_line(const Told& call, std::uint64_t times) {
@@ -131,13 +131,13 @@ void write_line(const Told& call, std::uint64_t times) {
 struct Waiting : Repeated {
   ~Waiting() { flush(); }
   void flush() {
-    if (times == 0) return;
-    write_line({verb, began, took, failed, true, arguments, json, result, told_text, told_json}, times);
+    if (times != 0) write_line({verb, began, took, failed, true, arguments, json, result, told_text, told_json}, times);
     times = 0;
+    verb = nullptr;
   }
   [[nodiscard]] bool equals(const Told& call) const {
-    return times != 0 && std::strcmp(verb, call.verb) == 0 && arguments == call.arguments && result == call.result &&
-           told_text == call.told_text;
+    return verb != nullptr && std::strcmp(verb, call.verb) == 0 && arguments == call.arguments &&
+           result == call.result && told_text == call.told_text;
   }
 };
 
@@ -145,6 +145,7 @@ thread_local Waiting waiting;
 
 void end_in_child() {
   waiting.times = 0;
+  waiting.verb = nullptr;
   state().sums.clear();
   new (&state().mutex) std::mutex;  // another thread of the parent may have had it
 }
@@ -188,14 +189,15 @@ bool is_on() {
 void write_call(const Told& call) {
   if (state().form == Form::kSummary) return add_to_summary(call);
   if (call.repeats && waiting.equals(call)) {
-    waiting.times++;
+    if (waiting.times++ == 0) waiting.began = call.began;
     waiting.took += call.took;
     return;
   }
   waiting.flush();
-  if (!call.repeats) return write_line(call, 1);
-  static_cast<Repeated&>(waiting) = {call.verb, call.began,  call.took,      call.failed,    call.arguments,
-                                     call.json, call.result, call.told_text, call.told_json, 1};
+  write_line(call, 0);
+  if (call.repeats)
+    static_cast<Repeated&>(waiting) = {
+        call.verb, 0, 0, call.failed, call.arguments, call.json, call.result, call.told_text, call.told_json, 0};
 }
 
 std::string quote(std::string_view text) {

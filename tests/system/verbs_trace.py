@@ -78,7 +78,7 @@ def pingpong_is_told_in_order():
         at = -1
         for word in ("ibv_get_device_list() = devices 1  found soft0", "ibv_open_device(device soft0) = context 1", "ibv_alloc_pd(context 1) = pd 1",
                      "ibv_reg_mr(pd 1, length 64, access LOCAL_WRITE) = mr 1  lkey 0x", "ibv_create_cq(context 1, ", "type RC, send_cq cq 1, recv_cq cq 1",
-                     "state RESET->INIT", "for 10 calls", "gid ::ffff:10.9.0.2", "state INIT->RTR, dgid ::ffff:10.9.0.1", "state RTR->RTS",
+                     "state RESET->INIT", "for 9 more", "gid ::ffff:10.9.0.2", "state INIT->RTR, dgid ::ffff:10.9.0.1", "state RTR->RTS",
                      "wr SEND wr_id 0x2 64 B lkey 0x", "SUCCESS", "ibv_destroy_qp(qp 0x", "ibv_close_device(context 1) = 0", "ibv_free_device_list(devices 1)"):
             check((found := text.find(word, at + 1)) >= 0, f"{word!r} does not follow in\n{text}")
             at = found

@@ -56,7 +56,19 @@ def trace(name, options):
     for role, end in ends.items():
         if end.wait(60) != 0:
             sys.exit(f"{name}: the {role} ended with {end.returncode}")
-    return {role: [json.loads(line) for line in open(f"{FOLDER}/{name}.{role}")] for role in ends}
+    return {role: together([json.loads(line) for line in open(f"{FOLDER}/{name}.{role}")]) for role in ends}
+
+
+def together(calls):
+    """The calls, those that equal the one before them as one."""
+    kept = []
+    for call in calls:
+        same = ("verb", "arguments", "result", "told")
+        if kept and [kept[-1].get(name) for name in same] == [call.get(name) for name in same]:
+            kept[-1]["times"] += call["times"]
+        else:
+            kept.append(call)
+    return kept
 
 
 def told(call):
