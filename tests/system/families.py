@@ -367,14 +367,22 @@ class Postgres:
         tables = ("pgbench_accounts", "abalance"), ("pgbench_tellers", "tbalance"), ("pgbench_branches", "bbalance"), ("pgbench_history", "delta")
         return set(self.ask("; ".join(f"select coalesce(sum({column}), 0) from {table}" for table, column in tables)).split())
 
-    def backends(self):
+    def titles(self):
+        """What each child of the server says of itself, by its pid."""
         def title(pid):
             try:
                 with open(f"/proc/{pid}/cmdline") as file:
                     return file.read()
             except OSError:
                 return ""  # it has ended since it was listed
-        return [pid for pid in children_of(self.server.pid) if "postgres postgres" in title(pid)]
+        return {pid: title(pid) for pid in children_of(self.server.pid)}
+
+    def backends(self):
+        return [pid for pid, title in self.titles().items() if "postgres postgres" in title]
+
+    def runs_transactions(self):
+        """pgbench begins when all its clients are connected."""
+        return any(word in title for title in self.titles().values() for word in ("UPDATE", "INSERT", "SELECT", "COMMIT", "transaction"))
 
 
 @scenario("vhost", "veth")
@@ -385,7 +393,7 @@ def postgresql(side):
     results = re.findall(r"actually processed: (\S+)", postgres.bench("-n", "-c", 8, "-j", 2, "-t", 100))
     check(len(postgres.sums()) == 1, f"the sums differ: {postgres.sums()}")
     load = side.start("client", *postgres.client("pgbench"), "-n", "-c", 8, "-j", 2, "-T", 600, "postgres")
-    side.until(lambda: len(postgres.backends()) == 8, "eight backends")
+    side.until(lambda: postgres.runs_transactions() and len(postgres.backends()) == 8, "eight backends", 60)
     time.sleep(random.Random(3).uniform(0, 0.3))  # it dies at any moment
     os.kill(postgres.backends()[0], signal.SIGKILL)
     results.append(side.end(load))
