@@ -100,10 +100,6 @@ void Call::returns_object(const void* object, std::string_view what) {
   result_ = failed_ ? "null, " + error_text(errno_) : new_name(object, what);
 }
 
-void Call::returns_nothing() {
-  result_.clear();
-}
-
 void Call::tell(std::string_view name, std::string_view value) {
   if (!told_) return;
   add_text(told_text_, name, value);

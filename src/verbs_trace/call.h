@@ -38,8 +38,6 @@ class Call {
   void returns_count(int count);
   /// The call has returned an object, or null with an error in errno. `what`: its kind, as in "qp".
   void returns_object(const void* object, std::string_view what);
-  /// The call returns nothing.
-  void returns_nothing();
   /// What the program learns beside the result: completions, numbers.
   void tell(std::string_view name, std::string_view value);
   /// Calls that equal the last one of the thread, in arguments and result, are counted in one line behind it: empty

@@ -94,12 +94,6 @@ int bind_mw(ibv_qp* pair, ibv_mw* window, ibv_mw_bind* bind) {
   return error;
 }
 
-/// A function that the device does not have stays null: the program asks for it.
-template <typename Function>
-void replace(Function*& pointer, Function* own) {
-  if (pointer != nullptr) pointer = own;
-}
-
 }  // namespace
 
 void trace_data_path(ibv_context& context) {

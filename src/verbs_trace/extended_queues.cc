@@ -186,12 +186,6 @@ void end_poll(ibv_cq_ex* queue) {
   call.make([&] { ops_of(queue).end_poll(queue); });
 }
 
-/// A function that the device does not have stays null.
-template <typename Function>
-void replace(Function*& pointer, Function* own) {
-  if (pointer != nullptr) pointer = own;
-}
-
 }  // namespace
 
 void trace_requests(ibv_qp_ex& pair) {

@@ -3,8 +3,7 @@
 
 namespace bypass::verbs_trace {
 
-/// Ends the process with a message if there is none: the program has a reference to a verb that its libibverbs does not
-/// have.
+/// If no library has the verb, the process ends with a message. The program refers to a verb that its libibverbs lacks.
 void* next_function(const char* name);
 
 template <typename Function>

@@ -49,4 +49,10 @@ Originals<Functions>& originals() {
   return *made;
 }
 
+/// A function that the device does not have stays null: the program asks for it.
+template <typename Function>
+void replace(Function*& pointer, Function* own) {
+  if (pointer != nullptr) pointer = own;
+}
+
 }  // namespace bypass::verbs_trace
