@@ -27,6 +27,7 @@ TEST(Ud, Datagram_ArrivesBehindItsHeader) {
   EXPECT_EQ(received.src_qp, Device::qpn(*pair.a.qp));
   EXPECT_EQ(received.wc_flags, unsigned{IBV_WC_GRH | IBV_WC_WITH_IMM});
   EXPECT_EQ(received.imm_data, 4U);
+  EXPECT_EQ(received.sl, 8 | 2);  // RoCE v2 over IPv4, as UCX expects it
   EXPECT_TRUE(pair.b.end.holds(4096 + 40, 1000, 2));
   const auto& header = *reinterpret_cast<const wire::Ipv4*>(pair.b.end.at(4096 + 20));
   EXPECT_EQ(header.version_ihl, 0x45);

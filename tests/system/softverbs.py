@@ -155,6 +155,27 @@ def pair(wire, *command, timeout=60):
 
 # --- What a device says of itself
 
+# What programs ask libc about devices of libibverbs, and devices that do not exist.
+DEVICE_FILES = """
+import errno, os, stat
+def error(call, *arguments):
+    try: return call(*arguments)
+    except OSError as e: return errno.errorcode[e.errno]
+types = '/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{}'
+for device in 'soft0', 'soft1':
+    assert stat.S_ISCHR(os.stat('/dev/infiniband/' + device).st_mode)
+    assert os.access('/dev/infiniband/' + device, os.R_OK | os.W_OK) and not os.access('/dev/infiniband/' + device, os.X_OK)
+    fd = os.open(types.format(device, 1, 1), os.O_RDONLY)
+    assert os.read(fd, 99) == b'RoCE v2\\n' and os.read(fd, 99) == b''
+    assert error(os.open, types.format(device, 1, 0), os.O_RDWR) == 'EACCES'
+for device in 'soft2', 'soft', 'soft0x', 'mlx5_0':
+    assert error(os.stat, '/dev/infiniband/' + device) == 'ENOENT' and not os.access('/dev/infiniband/' + device, os.F_OK)
+    assert error(os.open, types.format(device, 1, 0), os.O_RDONLY) == 'ENOENT'
+assert error(os.open, types.format('soft0', 2, 0), os.O_RDONLY) == 'ENOENT'
+assert error(os.open, types.format('soft0', 1, 256), os.O_RDONLY) == 'ENOENT'
+"""
+
+
 @case
 def devices():
     """ibv_devices and ibv_devinfo see one device for each wire, with its addresses and MTU."""
@@ -170,6 +191,7 @@ def devices():
                      "::ffff:10.7.0.1, RoCE v2"):
             check(text in first, f"{text!r} is not in {first}")
         check(re.search(r"GID\[  0\]:\t+fe80::\S+, RoCE v2", first), first)
+        wire.run("server", "/usr/bin/python3", "-c", DEVICE_FILES, **two)
         second = wire.run("server", "ibv_devinfo", "-v", "-d", "soft1", **two).decode()
         check("active_mtu:\t\t1024" in second and "GID[  2]:\t\tfd08::1, RoCE v2" in second, second)
 
@@ -241,7 +263,7 @@ KERNELS = {"ibv_get_sysfs_path", "ibv_read_sysfs_file", "ibv_copy_ah_attr_from_k
 # … and a device by the number of an open file, which ours do not have. What it gave is returned there.
 BY_DESCRIPTOR = {"ibv_import_device", "ibv_unimport_dm"}
 # The calls of libc that librdmacm makes on its device's file.
-OF_LIBC = {"open", "open64", "write", "close", "fstat", "fstat64"}
+OF_LIBC = {"open", "open64", "write", "close", "fstat", "fstat64", "stat", "stat64", "access", "eaccess", "euidaccess", "faccessat"}
 
 
 @case

@@ -65,8 +65,7 @@ bool read_route(const ibv_grh& grh, Route& route) {
 
 int answer_to(Context& context, std::uint8_t port, const ibv_wc& wc, const ibv_grh& grh, ibv_ah_attr& attr) {
   attr = {};
-  attr.dlid = wc.slid;
-  attr.sl = wc.sl;
+  attr.dlid = wc.slid;  // its service level is the kind of the received header, not one to send with
   attr.src_path_bits = wc.dlid_path_bits;
   attr.port_num = port;
   if ((wc.wc_flags & IBV_WC_GRH) == 0) return 0;

@@ -13,8 +13,14 @@ constexpr std::uint16_t kFirstFreePort = 32'768, kFreePorts = 28'232;
 /// The pause between two looks whether a neighbour has answered; the first is shorter.
 constexpr Duration kFirstLook = std::chrono::milliseconds(1), kLongestLook = std::chrono::milliseconds(50);
 
+/// An id that is bound to a loopback address belongs to every device, as on Linux (cma_any_addr() in
+/// drivers/infiniband/core/cma.c). libfabric's servers bind to "localhost".
+bool is_everywhere(const IpAddress& address) {
+  return address.is_any() || address.is_loopback();
+}
+
 bool meets(const IpAddress& a, const IpAddress& b) {
-  return a.is_any() || b.is_any() || a == b;
+  return is_everywhere(a) || is_everywhere(b) || a == b;
 }
 
 }  // namespace
@@ -139,8 +145,7 @@ int Manager::bind(IdNumber number, const Endpoint& source) {
   Id* const id = get(number);
   if (id == nullptr) return ENOENT;
   if (id->state != State::kIdle) return EINVAL;
-  if (!source.address.is_any() && !bind_device(*id, source.address))
-    return source.address.is_loopback() ? ENODEV : EADDRNOTAVAIL;
+  if (!is_everywhere(source.address) && !bind_device(*id, source.address)) return EADDRNOTAVAIL;
   id->source.address = source.address;
   if (const int error = take_port(*id, source.port); error != 0) {
     id->has_device = id->bound_address = false;
@@ -172,7 +177,7 @@ Id* Manager::find_listener(std::size_t device, std::uint64_t service, const IpAd
     Id& id = *entry;
     if (id.state != State::kListening || id.service != service) continue;
     if (id.source.address == to && id.device == device) return &id;
-    if (!id.source.address.is_any()) continue;
+    if (!is_everywhere(id.source.address)) continue;
     const bool v4 = id.source.address.is_v4();
     if (v4 == to.is_v4() || (!v4 && !id.v6_only)) any = &id;
   }
@@ -197,7 +202,7 @@ int Manager::choose_device(Id& id, const IpAddress& destination) {
       if (at == info.addresses.end()) continue;
       id.device = i;
       id.has_device = true;
-      if (id.source.address.is_any()) id.source.address = at->address;
+      if (is_everywhere(id.source.address)) id.source.address = at->address;
       return 0;
     }
   }
@@ -206,7 +211,7 @@ int Manager::choose_device(Id& id, const IpAddress& destination) {
     if ((chosen && i != id.device) || devices_[i].gids.empty()) continue;
     id.device = i;
     id.has_device = true;
-    if (id.source.address.is_any()) id.source.address = devices_[i].gids.front();
+    if (is_everywhere(id.source.address)) id.source.address = devices_[i].gids.front();
     return 0;
   }
   return ENODEV;

@@ -19,7 +19,7 @@ struct Limits {
   std::uint32_t max_sge = 32;  // elements of a request of any kind
   std::uint32_t max_inline = 512;
   std::uint32_t max_cq = 65'536;
-  std::uint32_t max_cqe = 32'767;
+  std::uint32_t max_cqe = 1'048'575;  // libfabric's ofi_rxm asks for 262,144
   std::uint32_t max_mr = 65'535;
   std::uint32_t max_pd = 65'535;
   std::uint32_t max_ah = 65'535;

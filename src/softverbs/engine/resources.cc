@@ -25,14 +25,19 @@ bool range_is_valid(const Engine& e, const void* addr, std::size_t length) {
 constexpr std::uint32_t kMostShown = 16;  // completions shown at once, whose places are free before they are taken off
 
 // Moves waiting completions to the front of a new ring.
-void refit(Cq& cq, std::uint32_t cqe) {
-  std::vector<Completion> ring(std::bit_ceil(cqe + kMostShown));
+/// Returns 0, or ENOMEM: a queue of the largest size needs some 170 MB.
+int refit(Cq& cq, std::uint32_t cqe) {
+  const std::uint32_t places = std::bit_ceil(cqe + kMostShown);
+  std::unique_ptr<Completion[]> ring(new (std::nothrow) Completion[places]);
+  if (ring == nullptr) return ENOMEM;
   const std::uint32_t count = cq.count();
   for (std::uint32_t i = 0; i < count; i++) ring[i] = cq.at(cq.head + i);
   cq.ring = std::move(ring);
+  cq.places = places;
   cq.head = 0;
   cq.tail = count;
   cq.size = cqe;
+  return 0;
 }
 
 bool same(const ibv_gid& a, const ibv_gid& b) {
@@ -109,16 +114,16 @@ Made<Cq> Device::create_cq(std::uint32_t cqe, void* user) {
   Engine& e = *engine_;
   if (cqe == 0 || cqe > e.config.limits.max_cqe) return {nullptr, EINVAL};
   if (e.cqs.count() >= e.config.limits.max_cq) return {nullptr, ENOMEM};
-  Cq* cq = e.cqs.add(std::make_unique<Cq>());
+  auto made = std::make_unique<Cq>();
+  if (const int error = refit(*made, cqe); error != 0) return {nullptr, error};
+  Cq* const cq = e.cqs.add(std::move(made));
   cq->user = user;
-  refit(*cq, cqe);
   return {cq, 0};
 }
 
 int Device::resize_cq(Cq& cq, std::uint32_t cqe) {
   if (cqe == 0 || cqe > engine_->config.limits.max_cqe || cqe < cq.count()) return EINVAL;
-  refit(cq, cqe);
-  return 0;
+  return refit(cq, cqe);
 }
 
 int Device::destroy_cq(Cq& cq) {

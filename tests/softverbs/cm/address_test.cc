@@ -40,6 +40,20 @@ TEST(CmAddress, OnlyADevicesOwnAddressCanBeBound) {
   EXPECT_EQ(world.a().manager().bind(id, {ip(0, true), 7}), 0);
 }
 
+TEST(CmAddress, AListenerAtALoopbackAddressIsReachedOverEachDevice) {
+  World world;
+  const IdNumber listener = world.b().make();
+  const IpAddress loopback = IpAddress::from_v4(0x7f000001);
+  ASSERT_EQ(world.b().manager().bind(listener, {loopback, 7}), 0);
+  ASSERT_EQ(world.b().manager().listen(listener), 0);
+  EXPECT_EQ(world.b().manager().find(listener)->source.address, loopback);
+  EXPECT_EQ(world.b().manager().bind(world.b().make(), {ip(1), 7}), EADDRINUSE);
+  const IdNumber client = world.a().make_routed(7);
+  ASSERT_EQ(world.a().manager().connect(client, with_data(17), world.now), 0);
+  world.run_for({});
+  EXPECT_EQ(world.b().expect(Event::kConnectRequest).listener, listener);
+}
+
 TEST(CmAddress, ADestinationThatNoDeviceReachesIsAnEvent) {
   World world;
   const IdNumber id = world.a().make();

@@ -1,4 +1,5 @@
-// The libc calls that librdmacm.so.1 makes about /dev/infiniband/rdma_cm. All others go on to the next library's
+// The libc calls that librdmacm.so.1 makes about /dev/infiniband/rdma_cm, and open() of a device's attributes
+// (device_file.h). All others go on to the next library's
 // function (libbypass.so's, if it is loaded as well, or libc's).
 //
 // Without a software device nothing is different: then the real /dev/infiniband/rdma_cm is opened. With one, the
@@ -10,10 +11,12 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <optional>
 
 #include "softverbs/abi/adapter/setup.h"
 #include "softverbs/abi/cm/channel_table.h"
 #include "softverbs/abi/cm/service.h"
+#include "softverbs/abi/device_file.h"
 
 namespace bypass::softverbs {
 namespace {
@@ -80,6 +83,7 @@ extern "C" {
 
 int open(const char* path, int flags, ...) {
   if (is_ours(path)) return open_device();
+  if (const std::optional<int> attribute = open_attribute(path, flags)) return *attribute;
   va_list arguments;
   va_start(arguments, flags);
   const mode_t mode = mode_of(arguments);
@@ -89,6 +93,7 @@ int open(const char* path, int flags, ...) {
 
 int open64(const char* path, int flags, ...) {
   if (is_ours(path)) return open_device();
+  if (const std::optional<int> attribute = open_attribute(path, flags)) return *attribute;
   va_list arguments;
   va_start(arguments, flags);
   const mode_t mode = mode_of(arguments);

@@ -68,6 +68,11 @@ void give_place_back(const Engine& e, const Completion& completion) {
   if (completion.of_send) e.find_qp(completion.wc.qp_num)->sq.unpolled--;
 }
 
+// A datagram's completion tells which header lies in front of the data (Annex A17.4.5.1). libibverbs has no field for
+// that, so cards of the mlx5 driver use the service level: bit 3 says RoCE v2, the bits below say which IP. UCX relies
+// on that.
+constexpr std::uint8_t kRoceV2OverIpv6 = 8 | 1, kRoceV2OverIpv4 = 8 | 2;
+
 void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,
                       std::uint32_t bytes) {
   qp.resp.has_receive = false;
@@ -86,6 +91,7 @@ void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket*
   }
   if (packet != nullptr && packet->service == kServiceUd) {
     completion.wc.wc_flags |= IBV_WC_GRH;
+    completion.wc.sl = packet->destination.is_v4() ? kRoceV2OverIpv4 : kRoceV2OverIpv6;
     completion.wc.src_qp = packet->at<Deth>(packet->extension).source_qpn & kQpnMask;
   } else {
     completion.wc.src_qp = qp.attr.dest_qp_num;

@@ -97,7 +97,8 @@ using EventSources = Fifo<EventSource, &EventSource::event_link>;
 enum class Notify : std::uint8_t { kNo, kSolicited, kAny };
 
 struct Cq : EventSource {
-  std::vector<Completion> ring;  // a power of two
+  std::unique_ptr<Completion[]> ring;
+  std::uint32_t places = 0;  // the ring's size, a power of two
   std::uint32_t head = 0, tail = 0;
   std::uint32_t size = 0;   // the size that was promised
   std::uint32_t shown = 0;  // at the head: completions that the program has seen, whose requests' places are free again
@@ -107,9 +108,9 @@ struct Cq : EventSource {
   Link<Cq> notify_link;
 
   [[nodiscard]] std::uint32_t count() const { return tail - head; }
-  [[nodiscard]] bool is_full() const { return count() - shown >= size || count() >= ring.size(); }
-  [[nodiscard]] Completion& at(std::uint32_t n) { return ring[n & (ring.size() - 1)]; }
-  [[nodiscard]] const Completion& at(std::uint32_t n) const { return ring[n & (ring.size() - 1)]; }
+  [[nodiscard]] bool is_full() const { return count() - shown >= size || count() >= places; }
+  [[nodiscard]] Completion& at(std::uint32_t n) { return ring[n & (places - 1)]; }
+  [[nodiscard]] const Completion& at(std::uint32_t n) const { return ring[n & (places - 1)]; }
 };
 
 struct ReceiveWqe {
