@@ -68,7 +68,6 @@
   X(pid_t, _Fork, ())                                                                                               \
   X(pid_t, fork, ())                                                                                                \
   X(pid_t, vfork, ())                                                                                               \
-  X(int, daemon, (int, int))                                                                                        \
   X(int, execve, (const char*, char* const*, char* const*))                                                         \
   X(int, execvpe, (const char*, char* const*, char* const*))                                                        \
   X(int, fexecve, (int, char* const*, char* const*))                                                                \

@@ -1,4 +1,5 @@
 // Events of the process: load, fork, vfork, exec, exit.
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -6,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "os/os.h"
@@ -221,10 +224,34 @@ BYPASS_EXPORT(pid_t, _Fork, ()) {
   return fork_signal_safely();
 }
 
+/// The streams of a daemon, as libc's daemon() opens them: 0, 1 and 2 are /dev/null. False with errno.
+bool open_null_streams() {
+  const dev_t null_device = makedev(1, 3);
+  const int fd = ::open("/dev/null", O_RDWR);
+  struct stat file {};
+  if (fd < 0) return false;
+  const bool known = ::fstat(fd, &file) == 0;
+  if (!known || !S_ISCHR(file.st_mode) || file.st_rdev != null_device) {
+    const int error = known ? ENODEV : errno;
+    real.close(fd);
+    errno = error;
+    return false;
+  }
+  for (int stream = 0; stream < 3; stream++) ::dup2(fd, stream);
+  if (fd > 2) real.close(fd);
+  return true;
+}
+
+// libc's daemon() ends the calling process by a call that nobody sees. A thread of ours would die there in the middle
+// of a change to what the process shares with its family. So this is daemon(3) in its steps.
 BYPASS_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
-  int result = real.daemon(keep_directory, keep_streams);
-  for (int fd = 0; result == 0 && keep_streams == 0 && fd < 3; fd++) drop_stale_number(fd);
-  return result;
+  const socket::CancellationOff off;
+  const pid_t child = ::fork();
+  if (child < 0) return -1;
+  if (child > 0) leave_process(0);
+  if (setsid() < 0) return -1;
+  if (keep_directory == 0) (void)!chdir("/");  // libc's daemon() does not look at the answer either
+  return keep_streams != 0 || open_null_streams() ? 0 : -1;
 }
 
 }  // namespace
