@@ -25,6 +25,7 @@ class OnTheWire : public ::testing::Test {
     attr.qp_state = IBV_QPS_RTR;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.sgid_index = 1;
+    attr.ah_attr.grh.hop_limit = 1;  // as rdma-core's examples have it
     std::ranges::copy(ip("10.9.0.2").bytes, attr.ah_attr.grh.dgid.raw);
     attr.path_mtu = IBV_MTU_1024;
     attr.dest_qp_num = 0x77;

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "softverbs/engine/engine.h"
 #include "softverbs/fabric.h"
 #include "softverbs/on_the_wire.h"
 #include "softverbs/roce_frame.h"
@@ -46,6 +47,22 @@ TEST_F(OnTheWire, APacketOfOurs_IsAsAnnexA17HasIt) {
   Bytes again = frame;
   fix_sums(again);
   EXPECT_EQ(again, frame) << "the ICRC";
+}
+
+TEST_F(OnTheWire, ToAHost_TheHopLimitIsTheRoutes) {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init;
+  Device::query_qp(*half.qp, attr, init);
+  EXPECT_EQ(attr.ah_attr.grh.hop_limit, 64) << "the program has said 1";
+}
+
+TEST(HopLimit, OfAGroup_IsTheProgramsOwn) {
+  ibv_global_route grh{};
+  grh.hop_limit = 3;
+  std::ranges::copy(ip("239.1.1.1").bytes, grh.dgid.raw);
+  EXPECT_EQ(hop_limit(grh), 3);
+  std::ranges::copy(ip("10.9.0.2").bytes, grh.dgid.raw);
+  EXPECT_EQ(hop_limit(grh), 64);
 }
 
 TEST_F(OnTheWire, AMessage_AsksForAnAcknowledgementAtItsEndOnly) {

@@ -155,6 +155,10 @@ int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsig
 
 /// The address whose MAC is asked for: the destination itself, or the gateway for what lies on no prefix of ours.
 IpAddress next_hop(const Engine& e, const IpAddress& destination);
+/// How many hops packets may make. To a host Linux takes the route's number, whatever the program has named
+/// (ib_resolve_unicast_gid_dmac() in drivers/infiniband/core). rdma-core's examples name 1. To a group it is the
+/// program's.
+std::uint8_t hop_limit(const ibv_global_route& grh);
 /// What packets to that address begin with. `qpn` chooses the source port. 0 or an errno.
 int make_path(Engine& e, const ibv_ah_attr& attr, std::uint32_t qpn, Path& path);
 void release_path(Engine& e, Path& path);

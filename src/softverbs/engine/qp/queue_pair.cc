@@ -86,6 +86,7 @@ int set_path(Engine& e, Qp& qp, const ibv_ah_attr& attr) {
   release_path(e, qp.path);
   qp.path = path;
   qp.attr.ah_attr = attr;
+  qp.attr.ah_attr.grh.hop_limit = hop_limit(attr.grh);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 namespace bypass::rdma {
 namespace {
 
+// Linux's default (net.ipv4.ip_default_ttl).
 constexpr std::uint8_t kHopLimit = 64;
 
 template <typename Header>
@@ -36,7 +37,7 @@ void write_ipv4(std::byte* at, const IpAddress& source, const IpAddress& destina
   ip.version_ihl = 0x45;
   ip.tos = grh.traffic_class;
   ip.fragment = wire::kDontFragment;
-  ip.ttl = grh.hop_limit != 0 ? grh.hop_limit : kHopLimit;
+  ip.ttl = hop_limit(grh);
   ip.protocol = wire::kProtocolUdp;
   ip.source = source.v4();
   ip.destination = destination.v4();
@@ -46,7 +47,7 @@ void write_ipv6(std::byte* at, const IpAddress& source, const IpAddress& destina
   auto& ip = place<Ipv6>(at);
   ip.version_class_flow = 6U << 28 | std::uint32_t{grh.traffic_class} << 20 | (grh.flow_label & 0xfffff);
   ip.next_header = wire::kProtocolUdp;
-  ip.hop_limit = grh.hop_limit != 0 ? grh.hop_limit : kHopLimit;
+  ip.hop_limit = hop_limit(grh);
   ip.source = source.bytes;
   ip.destination = destination.bytes;
 }
@@ -70,6 +71,11 @@ IpAddress next_hop(const Engine& e, const IpAddress& destination) {
   for (const Prefix& prefix : e.config.addresses)
     if (prefix.contains(destination)) return destination;
   return e.config.gateway;
+}
+
+std::uint8_t hop_limit(const ibv_global_route& grh) {
+  const bool named = address_of(grh.dgid).is_multicast() && grh.hop_limit != 0;
+  return named ? grh.hop_limit : kHopLimit;
 }
 
 int make_path(Engine& e, const ibv_ah_attr& attr, std::uint32_t qpn, Path& path) {
