@@ -19,7 +19,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CACHE = os.environ.get("BYPASS_VM_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "bypass-vm")
 PACKAGES = ("qemu-system-x86", "busybox-static", "redis-server", "redis-tools", "iperf3", "nginx")  # packages_vm of tools/lib/common.sh
 PROGRAMS = ("redis-server", "redis-cli", "iperf3", "nginx")
-MODULES = ("vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_net", "virtio_pci", "e1000", "e1000e", "vmxnet3")
+MODULES = ("vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_net", "virtio_pci", "e1000", "e1000e", "vmxnet3",
+           # rdma_rxe asks for a CRC by its name, not by a symbol of that module.
+           "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
 FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "etc", "modules", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64")
 GUEST_FILES = {"init": "init", "guest.sh": "guest.sh", "on": "usr/bin/on"}
 

@@ -12,7 +12,8 @@ packages_test="libbenchmark-dev ccache clang-format clang-tidy clang libclang-rt
   curl wget iputils-ping iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
   ibverbs-utils rdmacm-utils python3-pyverbs perftest ucx-utils libfabric-bin systemd libpython3.11-testsuite openssh-server openssh-client vsftpd"
 
-packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod"
+packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod
+  ibverbs-utils ibverbs-providers perftest rdmacm-utils tshark"
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$(basename "$0"): $*"; exit 1; }

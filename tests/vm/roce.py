@@ -1,0 +1,110 @@
+"""A guest whose kernel has Linux's software RDMA device (rdma_rxe), and the project's soft0 at the other end of its wire.
+
+The guest has two cards. On the first one programs meet over TCP. The second one is the wire: rxe0 in the guest, soft0 on the
+interface tap1 in the namespace `outside`."""
+import os
+import shutil
+
+from machine import MAC, Machine
+from harness import BUILD, Skip, check, preload
+from softverbs import listens
+from veth_wire import ip
+
+MEET = {"rxe": "10.66.0.1", "soft": "10.66.0.9"}
+WIRE = {"rxe": "10.66.1.1", "soft": "10.66.1.2"}
+SOFT_MAC = "02:00:00:00:66:02"
+LIBRARY = os.path.join(BUILD, "libbypass-softverbs.so")
+TOOLS = ("rdma", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ib_send_bw", "ib_write_bw",
+         "ib_read_bw", "ib_atomic_bw", "ib_send_lat", "rping", "ucmatose", "udaddy")
+# The driver of rxe0 is opened by the name in its file, libgcc by pthread_exit().
+FILES = ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver", "/lib/x86_64-linux-gnu/libgcc_s.so.1")
+MODULES = ("virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
+
+
+def programs():
+    """What a guest with rxe0 needs of this machine."""
+    paths = [shutil.which(name) for name in TOOLS]
+    if missing := [name for name, path in zip(TOOLS, paths) if path is None] + [path for path in FILES if not os.path.exists(path)]:
+        raise Skip(f"not installed: {', '.join(missing)}; apt-get install iproute2 ibverbs-utils ibverbs-providers perftest rdmacm-utils")
+    return (*paths, *FILES)
+
+
+def card(number):
+    return ["-netdev", f"tap,id=n{number},ifname=tap{number},script=no,downscript=no",
+            "-device", f"virtio-net-pci,netdev=n{number},mac={MAC[:-1]}{1 + number},romfile="]
+
+
+class Rxe(Machine):
+    """The roles `rxe` and `soft` are the two ends: programs of the guest on rxe0, and programs outside on soft0."""
+
+    built = ()
+
+    def __init__(self, mtu=1500):
+        self.programs, self.mtu = programs(), mtu
+        check(os.path.exists(LIBRARY), f"{LIBRARY} is not built")
+        self.serial_in_guest = 0
+        super().__init__([*card(0), *card(1)], taps=2, iommu=False)
+
+    def build(self):
+        super().build()
+        # Only soft0 has an address on the wire at this end.
+        ip("-n", self.namespaces["outside"], "addr", "flush", "dev", "tap1")
+        self.set_mtu("tap1", self.mtu)
+        self.do(" && ".join(f"load {name}" for name in MODULES))
+        self.do(f"ip addr add {MEET['rxe']}/24 dev eth0; ip link set eth0 up")
+        self.do(f"ip addr add {WIRE['rxe']}/24 dev eth1; ip link set eth1 mtu {self.mtu} up")
+        self.do("rdma link add rxe0 type rxe netdev eth1")
+
+    def environment(self, role, **extra):
+        env = super().environment(role)
+        if role == "soft":
+            env.update(BYPASS_SOFT="af_packet:tap1", BYPASS_MAC=SOFT_MAC, BYPASS_ADDR=f"{WIRE['soft']}/24",
+                       BYPASS_CONFIG=self.path("empty.toml"), **preload(LIBRARY))
+        env.update(extra)
+        return env
+
+    def start_end(self, role, *command, timeout=60):
+        """A program at one end, in the background; in the guest it is killed when its time is over."""
+        if role == "soft":
+            return self.start("soft", *command)
+        self.serial_in_guest += 1
+        name = f"end{self.serial_in_guest}"
+        self.do(f"back {name} timeout -s KILL {timeout} {' '.join(map(str, command))}")
+        return name
+
+    def await_listener(self, role, child, port):
+        if role == "soft":
+            self.until(lambda: child.poll() is not None or listens(port, child.pid), f"{child.args} listens", 30)
+        else:
+            self.do(f"for i in $(seq 300); do grep -qE ':{port:04X} 0+:0000 0A' /proc/net/tcp /proc/net/tcp6 && break; sleep 0.1; done", 60)
+
+    def run_end(self, role, *command, timeout=60):
+        """A program at one end, until it has ended well; returns what it said."""
+        if role == "soft":
+            return self.run("soft", *command, timeout=timeout).decode()
+        return self.do(f"timeout {timeout} {' '.join(map(str, command))}", timeout + 10)
+
+    def end_end(self, role, child, timeout=30):
+        """A program that was started ends well by itself; returns what it said."""
+        if role == "soft":
+            code = self.end(child, timeout)
+            said = self.output(child)
+        else:
+            code = self.run_in(f"wait $(cat /tmp/{child}.pid)", timeout + 30)[0]
+            said = self.logged(child)
+        check(code == 0, f"the {role} end: exit {code}: {said}")
+        return said
+
+    def kill_end(self, role, child):
+        if role == "soft":
+            self.kill(child)
+        else:
+            self.run_in(f"kill -9 $(cat /tmp/{child}.pid)")
+
+    def sent_again(self):
+        """How often rxe0 has lost its patience with a peer."""
+        return int(self.do("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err"))
+
+
+def other(role):
+    return {"rxe": "soft", "soft": "rxe"}[role]
