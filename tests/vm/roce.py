@@ -15,7 +15,7 @@ WIRE = {"rxe": "10.66.1.1", "soft": "10.66.1.2"}
 SOFT_MAC = "02:00:00:00:66:02"
 LIBRARY = os.path.join(BUILD, "libbypass-softverbs.so")
 TOOLS = ("rdma", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ib_send_bw", "ib_write_bw",
-         "ib_read_bw", "ib_atomic_bw", "ib_send_lat", "rping", "ucmatose", "udaddy")
+         "ib_read_bw", "ib_atomic_bw", "ib_send_lat", "rping", "ucmatose", "udaddy", "rstream", "cmtime")
 # The driver of rxe0 is opened by the name in its file, libgcc by pthread_exit().
 FILES = ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver", "/lib/x86_64-linux-gnu/libgcc_s.so.1")
 MODULES = ("virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
@@ -68,8 +68,10 @@ class Rxe(Machine):
         if role == "soft":
             return self.start("soft", *command)
         self.serial_in_guest += 1
-        name = f"end{self.serial_in_guest}"
-        self.do(f"back {name} timeout -s KILL {timeout} {' '.join(map(str, command))}")
+        name = f"/tmp/end{self.serial_in_guest}"
+        words = " ".join(map(str, command))
+        # No child of the guest's shell: one that ends while the shell reads a line takes the line's beginning from it.
+        self.do(f"( (sh -c 'echo $$ >{name}.pid; exec timeout -s KILL {timeout} {words}' </dev/null >{name} 2>&1; echo $? >{name}.code) & )")
         return name
 
     def await_listener(self, role, child, port):
@@ -84,14 +86,21 @@ class Rxe(Machine):
             return self.run("soft", *command, timeout=timeout).decode()
         return self.do(f"timeout {timeout} {' '.join(map(str, command))}", timeout + 10)
 
+    def try_end(self, role, *command, timeout=60):
+        """A program at one end, to its end; returns its exit code and what it said."""
+        if role == "rxe":
+            return self.run_in(f"timeout -s KILL {timeout} {' '.join(map(str, command))}", timeout + 10)
+        child = self.start("soft", *command)
+        return self.end(child, timeout), self.output(child)
+
     def end_end(self, role, child, timeout=30):
         """A program that was started ends well by itself; returns what it said."""
         if role == "soft":
             code = self.end(child, timeout)
             said = self.output(child)
         else:
-            code = self.run_in(f"wait $(cat /tmp/{child}.pid)", timeout + 30)[0]
-            said = self.logged(child)
+            code = int(self.do(f"until [ -s {child}.code ]; do sleep 0.05; done; cat {child}.code", timeout + 30))
+            said = self.do(f"cat {child}")
         check(code == 0, f"the {role} end: exit {code}: {said}")
         return said
 
@@ -99,7 +108,7 @@ class Rxe(Machine):
         if role == "soft":
             self.kill(child)
         else:
-            self.run_in(f"kill -9 $(cat /tmp/{child}.pid)")
+            self.do(f"[ -s {child}.code ] || kill -9 $(cat {child}.pid); until [ -s {child}.code ]; do sleep 0.05; done")
 
     def sent_again(self):
         """How often rxe0 has lost its patience with a peer."""

@@ -1,0 +1,68 @@
+"""Programs of two ends, one on rxe0 and one on soft0: whose server listens with TCP beside the wire, and whose ends find each
+other by rdma_cm."""
+import re
+import time
+
+from roce import MEET, other
+from harness import PERFTEST, Failure, check, free_port
+
+
+def told(command, server, begun):
+    print(f"{' '.join(map(str, command))}: server {server}: {time.monotonic() - begun:.1f} s")
+
+
+def pair(guest, server, *command, timeout=60):
+    """A program whose server is at the end `server`. Returns the output of both."""
+    begun = time.monotonic()
+    port = free_port()
+    command = [*command, "-p", port]
+    child = guest.start_end(server, *command, timeout=timeout)
+    guest.await_listener(server, child, port)
+    try:
+        said = guest.run_end(other(server), *command, MEET[server], timeout=timeout)
+        served = guest.end_end(server, child, timeout)
+    except BaseException:
+        guest.kill_end(server, child)
+        raise
+    told(command, server, begun)
+    return served, said
+
+
+def pingpong(guest, server, name, *options, iterations=50):
+    """Its queue pairs wait 67 ms for an answer, and a guest without KVM may be slower. Linux 6.1's rxe then sends again. If the answer
+    comes while it does so, its queue pair stands still for ever. So a run in which rxe has sent again may be repeated."""
+    for attempt in range(4):
+        before = guest.sent_again()
+        try:
+            ends = pair(guest, server, f"ibv_{name}_pingpong", "-g", 1, "-n", iterations, "-c", *options, timeout=10)
+            break
+        except Failure:
+            if guest.sent_again() == before or attempt == 3:
+                raise
+    for said in ends:
+        check(f"{iterations} iters in" in said and "invalid data" not in said, said)
+
+
+def perftest(guest, server, *command):
+    said = pair(guest, server, command[0], *PERFTEST, *command[1:])[1]
+    # Of a short run the rates may be rounded to nothing.
+    check(re.search(r"^ \d+ +\d+ +[\d.]+", said, re.M), said)
+
+
+# What a client says if the server does not listen yet, or its end has no device yet. rstream has not always an errno to name.
+TOO_EARLY = re.compile(r"REJECTED,? error:? (8|28)\b|ADDR_ERROR|UNREACHABLE|Connection refused|timed out|rpoll: Success")
+
+
+def managed(guest, server, served_by, asked_by, word, timeout=30):
+    """Two programs that find each other by rdma_cm. The client is asked again as long as it was too early."""
+    begun = time.monotonic()
+    child = guest.start_end(server, *served_by)
+    try:
+        while True:
+            code, said = guest.try_end(other(server), *asked_by, timeout=timeout)
+            if not (code != 0 and TOO_EARLY.search(said)) or time.monotonic() > begun + timeout:
+                break
+        check(code == 0 and word in said, f"{asked_by}: exit {code}: {said}")
+    finally:
+        guest.kill_end(server, child)
+    told(asked_by, server, begun)
