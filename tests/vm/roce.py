@@ -39,8 +39,9 @@ class Rxe(Machine):
 
     built = ()
 
-    def __init__(self, mtu=1500):
-        self.programs, self.mtu = programs(), mtu
+    def __init__(self, mtu=1500, loss=0):
+        """`loss`: so many per cent of the frames do not arrive, either way."""
+        self.programs, self.mtu, self.loss = programs(), mtu, loss
         check(os.path.exists(LIBRARY), f"{LIBRARY} is not built")
         self.serial_in_guest = 0
         super().__init__([*card(0), *card(1)], taps=2, iommu=False)
@@ -54,11 +55,14 @@ class Rxe(Machine):
         self.do(f"ip addr add {MEET['rxe']}/24 dev eth0; ip link set eth0 up")
         self.do(f"ip addr add {WIRE['rxe']}/24 dev eth1; ip link set eth1 mtu {self.mtu} up")
         self.do("rdma link add rxe0 type rxe netdev eth1")
+        if self.loss:
+            self.pair("outside", "lossy", "outside", "soft")
+            self.start_python("outside", "forwarder.py", "tap1", "lossy", self.loss, 0, 1, until="ready")
 
     def environment(self, role, **extra):
         env = super().environment(role)
         if role == "soft":
-            env.update(BYPASS_SOFT="af_packet:tap1", BYPASS_MAC=SOFT_MAC, BYPASS_ADDR=f"{WIRE['soft']}/24",
+            env.update(BYPASS_SOFT=f"af_packet:{'soft' if self.loss else 'tap1'}", BYPASS_MAC=SOFT_MAC, BYPASS_ADDR=f"{WIRE['soft']}/24",
                        BYPASS_CONFIG=self.path("empty.toml"), **preload(LIBRARY))
         env.update(extra)
         return env
@@ -110,9 +114,9 @@ class Rxe(Machine):
         else:
             self.do(f"[ -s {child}.code ] || kill -9 $(cat {child}.pid); until [ -s {child}.code ]; do sleep 0.05; done")
 
-    def sent_again(self):
-        """How often rxe0 has lost its patience with a peer."""
-        return int(self.do("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err"))
+    def counter(self, name):
+        """One of rxe0's own."""
+        return int(self.do(f"cat /sys/class/infiniband/rxe0/ports/1/hw_counters/{name}"))
 
 
 def other(role):

@@ -1,9 +1,10 @@
 """soft0 against Linux's rdma_rxe, which others wrote: unmodified verbs programs at both ends of one wire.
 rxe.py CASE...   (no name: lists them)"""
+from card import long_form
 from roce import WIRE, Rxe
 from roce_capture import Capture
-from roce_pairs import managed, perftest, pingpong
-from harness import run_named
+from roce_pairs import managed, patiently, perftest, pingpong
+from harness import check, run_named
 
 CASES = {}
 
@@ -47,6 +48,23 @@ def rxe_programs():
             connections(guest, server)
             verbs(guest, server)
         capture.check(WIRE.values(), least=1000)
+
+
+@case
+def rxe_loss():
+    """One frame in fifty is lost, either way: both ends repeat what the other end misses."""
+    long_form()
+    with Rxe(loss=2) as guest:
+        for server in ("rxe", "soft"):
+            pingpong(guest, server, "rc", iterations=100)
+            # Of longer messages more than one packet is lost. rxe repeats for the first report of a loss alone, until it gets an
+            # acknowledgement. Then its timer repeats, of a second here.
+            for command in VERBS[:5]:
+                perftest(guest, server, *command, "-n", 50, run=patiently)
+        # What rxe0 missed, and what it was told that soft0 missed.
+        lost = {name: guest.counter(name) for name in ("out_of_seq_request", "rcvd_seq_err")}
+        print(lost)
+        check(all(lost.values()), f"nothing was lost: {lost}")
 
 
 run_named(CASES, "served")
