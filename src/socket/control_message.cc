@@ -192,24 +192,46 @@ void put_arrival(const Socket& socket, Instant arrived, Instant now, ControlWrit
 
 }  // namespace
 
+namespace {
+
+struct ErrorValue {
+  sock_extended_err error;
+  SocketName offender;
+};
+
+void put_error(const Socket& socket, const ErrorValue& value, ControlWriter& out) {
+  const bool of_ipv6 = socket.domain == AF_INET6;
+  const std::size_t name = of_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  out.put(of_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, of_ipv6 ? IPV6_RECVERR : IP_RECVERR, &value,
+          offsetof(ErrorValue, offender) + name);
+}
+
+}  // namespace
+
 // ip_recv_error() and ipv6_recv_error() of Linux.
 void report_error(const Socket& socket, const udp::QueuedError& error, Instant now, Message& message) {
   ControlWriter out(message);
   put_arrival(socket, error.arrived, now, out);
-  struct {
-    sock_extended_err error;
-    SocketName offender;
-  } value{};
+  ErrorValue value{};
   value.error.ee_errno = static_cast<std::uint32_t>(option_error(error.error));
   value.error.ee_origin = static_cast<std::uint8_t>(error.origin);
   value.error.ee_type = error.type;
   value.error.ee_code = error.code;
   value.error.ee_info = error.info;
-  const bool of_ipv6 = socket.domain == AF_INET6;
   if (error.origin == udp::QueuedError::Origin::kIcmp) write_name({error.offender, 0}, socket.domain, value.offender);
-  const std::size_t name = of_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  out.put(of_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, of_ipv6 ? IPV6_RECVERR : IP_RECVERR, &value,
-          offsetof(decltype(value), offender) + name);
+  put_error(socket, value, out);
+}
+
+// __msg_zerocopy_callback() of Linux.
+void report_copied(const Socket& socket, std::uint32_t first, std::uint32_t last, Instant now, Message& message) {
+  ControlWriter out(message);
+  put_arrival(socket, now, now, out);
+  ErrorValue value{};
+  value.error.ee_origin = SO_EE_ORIGIN_ZEROCOPY;
+  value.error.ee_code = SO_EE_CODE_ZEROCOPY_COPIED;
+  value.error.ee_info = first;
+  value.error.ee_data = last;
+  put_error(socket, value, out);
 }
 
 void report_stream(const Socket& socket, Instant arrived, Instant now, std::size_t left, Message& message) {

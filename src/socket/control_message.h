@@ -33,6 +33,8 @@ void report_datagram(const Socket& socket, const udp::Datagram& datagram, Instan
 
 /// recvmsg(MSG_ERRQUEUE): reports which datagram it was and what happened (ip(7), IP_RECVERR).
 void report_error(const Socket& socket, const udp::QueuedError& error, Instant now, Message& message);
+/// The same for the sends `first` to `last` of MSG_ZEROCOPY, whose bytes were copied.
+void report_copied(const Socket& socket, std::uint32_t first, std::uint32_t last, Instant now, Message& message);
 /// The same for a stream's bytes. `arrived`: when the last one came; `left`: how many more there are (TCP_INQ).
 void report_stream(const Socket& socket, Instant arrived, Instant now, std::size_t left, Message& message);
 [[nodiscard]] inline bool reports_stream(const Socket& socket) {

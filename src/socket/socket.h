@@ -51,6 +51,7 @@ enum SocketFlag : std::uint32_t {
   kBroadcast = 1U << 12,
   kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
   kHoldsBack = 1U << 14,   // in shared memory: TCP_CORK is on, or the ring holds bytes back (local_held.cc)
+  kZerocopy = 1U << 15,    // SO_ZEROCOPY
   // What a receive reports beside the bytes
   kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
   kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS
@@ -64,6 +65,7 @@ enum SocketFlag : std::uint32_t {
   kWantOriginal = 1U << 25,      // IP_RECVORIGDSTADDR
   kPeeksOn = 1U << 26,           // SO_PEEK_OFF: Details::peek_offset counts
   kWantErrors = 1U << 27,        // IP_RECVERR
+  kHasCopies = 1U << 28,         // Details::copies counts
 };
 
 /// A receive on a stream with one of these does more than copy.
@@ -75,6 +77,12 @@ struct AsyncOwner {
   std::uint8_t type = 0;    // F_OWNER_PID …
   std::uint8_t signal = 0;  // F_SETSIG; 0: a plain SIGIO
   std::int32_t number = -1;
+};
+
+/// The sends with MSG_ZEROCOPY, which are numbered from 0: those from `first` up to the one before `next` are to be
+/// told of (stream/zerocopy.h).
+struct Copies {
+  std::uint32_t first, next;
 };
 
 /// What sockets with a kernel socket of their own keep.
@@ -97,6 +105,7 @@ struct Details {
   union {
     Endpoint corked_to{};
     PumpedAt pump;  // of a stream of kPumped
+    Copies copies;  // of a stream on the wire, with kHasCopies
   };
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
   LocalEnd* local = nullptr;                        // for a socket whose bytes go, or went, by shared memory

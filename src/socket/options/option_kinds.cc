@@ -101,7 +101,7 @@ constexpr OptionName kNames[] = {
     {BYPASS_OPTION(SOL_SOCKET, SO_TXTIME), kKernels, kKernels},
     {BYPASS_OPTION(SOL_SOCKET, SO_TYPE), kBuilt, kHarmless},
     {BYPASS_OPTION(SOL_SOCKET, SO_WIFI_STATUS), kHarmless, kHarmless},
-    {BYPASS_OPTION(SOL_SOCKET, SO_ZEROCOPY), kRefused, kRefused},
+    {BYPASS_OPTION(SOL_SOCKET, SO_ZEROCOPY), kBuilt, kRefused},
 
     {BYPASS_OPTION(IPPROTO_TCP, TCP_NODELAY), kBuilt, kHarmless},
     {BYPASS_OPTION(IPPROTO_TCP, TCP_MAXSEG), kBuilt, kHarmless},

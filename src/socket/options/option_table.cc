@@ -338,7 +338,7 @@ constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
   return 0;
 };
 
-// Timestamps of sent data come by the error queue, which streams do not have.
+// Timestamps of sent data are not built.
 constexpr std::uint32_t kReceiveStamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 long get_timestamping(Socket& socket, Bytes out) {
   const bool kept = socket.details != nullptr;  // a listener's value is inherited by its connections
@@ -369,6 +369,11 @@ constexpr auto write_peek_offset = [](Guard&, Socket& s, int v) -> long {
 constexpr auto write_inq = [](Guard&, Socket& s, int v) -> long {
   if (v < 0 || v > 1) return failure(Error::kInvalid);
   s.set(kWantInq, v != 0);
+  return 0;
+};
+constexpr auto write_zerocopy = [](Guard&, Socket& s, int v) -> long {
+  if (v < 0 || v > 1) return failure(Error::kInvalid);
+  s.set(kZerocopy, v != 0);
   return 0;
 };
 // Only one of the two is in force (sock_set_timestamp).
@@ -409,6 +414,7 @@ constexpr OptionRow kTable[] = {
      set_int<write_stamp<kWantTimestampNs, kWantTimestamp>>},
     {SOL_SOCKET, SO_TIMESTAMPING, get_timestamping, set_timestamping, true},
     {SOL_SOCKET, SO_PEEK_OFF, get_int<read_peek_offset>, set_int<write_peek_offset>, true},
+    {SOL_SOCKET, SO_ZEROCOPY, get_int<read_flag<kZerocopy>>, set_int<write_zerocopy>},
 
     {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp_flag<kNoDelay>>, set_int<write_pushing<kNoDelay, true>>},
     {IPPROTO_TCP, TCP_CORK, get_int<read_tcp_flag<kCork>>, set_int<write_pushing<kCork, false>>},

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t kMaxBacklog = 4096;  // net.core.somaxconn's default
 /// What a child inherits from its listener (sk_clone copies the whole socket).
 constexpr std::uint32_t kInherited =
-    kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq;
+    kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq | kZerocopy;
 
 std::uint32_t clamp_backlog(int backlog) {
   return static_cast<std::uint32_t>(backlog) > kMaxBacklog ? kMaxBacklog : static_cast<std::uint32_t>(backlog);

@@ -3,6 +3,7 @@
 
 #include "socket/stream/path_streams.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/stream/zerocopy.h"
 #include "socket/wait/socket_wait.h"
 #include "stack/tcp/tcb.h"
 
@@ -39,7 +40,7 @@ class Flushing final : public SocketCondition {
 std::uint32_t bits_on_wire(const Socket& socket) {
   if (connection_of(socket) == nullptr)
     return kOut | kHangUp | (socket.has(kShutReceive) ? kIn | kPeerShut : 0U) |
-           (socket.pending_error != 0 ? kError : 0U);
+           (socket.pending_error != 0 || has_copies(socket) ? kError : 0U);
   tcp::Engine& engine = tcp_engine();
   const State state = engine.state(*socket.tcb);
   const bool closed = state == State::kClosed;
@@ -52,7 +53,7 @@ std::uint32_t bits_on_wire(const Socket& socket) {
     if (stream::has_low_water(*socket.tcb, stream::readable(*socket.tcb), socket.low_water)) bits |= kIn;
     if (send_ended || has_send_room(*socket.tcb)) bits |= kOut;
   }
-  if (engine.error(*socket.tcb) != Error::kNone || socket.pending_error != 0) bits |= kError;
+  if (engine.error(*socket.tcb) != Error::kNone || socket.pending_error != 0 || has_copies(socket)) bits |= kError;
   return bits;
 }
 

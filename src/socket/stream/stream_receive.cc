@@ -8,6 +8,7 @@
 #include "socket/control_message.h"
 #include "socket/kernel_message.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/stream/zerocopy.h"
 
 namespace bypass::socket {
 
@@ -199,7 +200,7 @@ long receive_unconnected(Socket& socket, int fd, Message& message, int flags) {
 long receive_on_wire(Socket& socket, int, Message& message, int flags) {
   message.name_length = 0;
   message.flags = 0;
-  if ((flags & MSG_ERRQUEUE) != 0) return kAgain;
+  if ((flags & MSG_ERRQUEUE) != 0) return report_copies(socket, message);
   if ((flags & MSG_OOB) != 0) return failure(Error::kInvalid);  // there is no urgent data
   const std::size_t room = message.control_length;
   message.control_length = 0;

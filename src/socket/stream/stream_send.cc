@@ -6,6 +6,7 @@
 #include "socket/control_message.h"
 #include "socket/kernel_message.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/stream/zerocopy.h"
 
 namespace bypass::socket {
 
@@ -151,12 +152,17 @@ long send_unconnected(Socket& socket, int fd, const Message& message, int flags,
   return left != 0 ? left : kernel_write(fd, message, flags);
 }
 
-long send_on_wire(Socket& socket, int, const Message& message, int flags, bool& sigpipe) {
+long send_on_wire(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   if (message.control_length != 0) [[unlikely]]
     if (const long refusal = stream_control_refusal(message); refusal != 0) return refusal;
+  const bool tells = tells_of_copy(socket, flags);
+  if (tells) [[unlikely]]
+    if (const long r = prepare_copy(socket, fd); r != 0) return r;
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);
   const long r = run_sending(socket, sending, flags);
+  if (tells && r > 0) [[unlikely]]
+    note_copy(socket);
   sigpipe = sending.is_pipe() && r < 0 && (flags & MSG_NOSIGNAL) == 0;
   return r;
 }
