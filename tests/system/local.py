@@ -458,6 +458,38 @@ def options_of_the_kernel(side):
     return result
 
 
+def told_with_bytes(agent):
+    """Reads in pieces. Returns what the messages say beside their bytes."""
+    agent("def queued(): return struct.unpack('i', fcntl.ioctl(s, 0x541B, bytes(4)))[0]")
+    agent("def until(count):\n  while queued() < count: time.sleep(0.001)")
+    agent("def said(m): return [len(m[0]), [[level, kind, struct.unpack('i', data)[0]] for level, kind, data in m[1]], m[2]]")
+    agent("until(1000)")
+    return [agent(f"said(s.recvmsg({room}, 100, {flags}))") for room, flags in ((300, 0), (100, 2), (0, 0), (650, 0), (50, 0))]  # 2: MSG_PEEK
+
+
+@same
+def unread_bytes_are_told(side):
+    """TCP_INQ, as gRPC asks for it. The connection stays in shared memory."""
+    result, port = [], 0
+    server, client = Agent(side, "server"), Agent(side, "client")
+    for inherits in (False, True):
+        port = listener(server)
+        if inherits:
+            server("l.setsockopt(6, 36, 1)")
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server("s = bounded(l.accept()[0]); l.close()")
+        warm(server, client)
+        if not inherits:
+            server("s.setsockopt(6, 36, 1)")
+        client("s.sendall(bytes(1000))")
+        result.append(told_with_bytes(server))
+        check(side.name == "kernel" or server.shared(), f"it has left the shared memory: {side.why()}")
+        client("s.sendall(b'last'); s.close()")
+        server("p = select.poll(); p.register(s, select.POLLRDHUP); p.poll(20000)")
+        result += [server("said(s.recvmsg(10, 100))"), server("said(s.recvmsg(10, 100))"), server("s.close()")]
+    return result
+
+
 @same
 def receives_of_nothing(side):
     """recv() of 0 bytes gives EAGAIN if no bytes are there, and 0 if there are some, or an end."""

@@ -59,8 +59,7 @@ bool has_kept_error(const Socket& socket) {
 // Options that a ring within the host cannot report beside its bytes, or does not use.
 bool only_kernel_has(int level, int name) {
   const bool with_messages =
-      (level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING)) ||
-      (level == IPPROTO_TCP && name == TCP_INQ);
+      level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING);
   const bool peeks_on = level == SOL_SOCKET && name == SO_PEEK_OFF;
   return with_messages || peeks_on || option_kind(FileKind::kStream, level, name) == OptionKind::kRefused;
 }

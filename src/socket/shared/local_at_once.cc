@@ -81,7 +81,7 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
   ShortHold hold(shard());
   if (!hold.held()) return kSlowPath;
   LocalLink* const link = usual_link(socket);
-  if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading | kHoldsBack) ||
+  if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading | kHoldsBack | kWantInq) ||
       socket.low_water > 1)
     return kSlowPath;
   const bool waits = !non_blocking(socket, flags);

@@ -64,11 +64,8 @@ bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
 
 }  // namespace
 
-namespace {
-
-/// FIONREAD.
-std::optional<long> readable(Socket& socket, int fd) {
-  Guard guard(shard());
+std::optional<long> local_unread(Socket& socket, int fd) {
+  if (!is_local(socket)) return std::nullopt;  // it has gone to the kernel meanwhile
   LocalEnd& end = end_of(socket);
   LocalLink* const link = settled_link(socket, kernel_has_news(socket) || end.paths.rx() == Rx::kKernel);
   if (link == nullptr) return std::nullopt;
@@ -82,6 +79,14 @@ std::optional<long> readable(Socket& socket, int fd) {
   const bool to_the_ring = end.paths.rx() == Rx::kRing && in_ring != 0 && kernel_is_at_mark(fd);
   const bool both = end.paths.rx() == Rx::kKernel || (end.paths.is_ending() && !to_the_ring);
   return (both ? in_kernel : 0) + in_ring;
+}
+
+namespace {
+
+/// FIONREAD.
+std::optional<long> readable(Socket& socket, int fd) {
+  Guard guard(shard());
+  return local_unread(socket, fd);
 }
 
 /// SIOCATMARK, if the kernel's answer is wrong: the kernel is at the mark, but bytes before the mark lie in the ring.

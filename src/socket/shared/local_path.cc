@@ -2,6 +2,7 @@
 // (RESUME, STOP) as both ends have announced. A violation of the rules ends the connection.
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
@@ -67,6 +68,9 @@ void take_timeouts(Socket& socket, int fd) {
   socklen_t bytes = sizeof low_water;
   if (kernel->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &bytes) == 0 && low_water > 0)
     socket.low_water = static_cast<std::uint32_t>(low_water);
+  int inq = 0;
+  bytes = sizeof inq;
+  if (kernel->getsockopt(fd, IPPROTO_TCP, TCP_INQ, &inq, &bytes) == 0) socket.set(kWantInq, inq != 0);
 }
 
 namespace {

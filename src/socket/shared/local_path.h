@@ -53,6 +53,8 @@ void watch_link(Socket& socket, LocalLink& link, int fd);
 void ask_all_to_leave();
 /// Reads the options that a socket has in the kernel, if it never went through our calls.
 void take_timeouts(Socket& socket, int fd);
+/// FIONREAD; nullopt: the kernel's answer is the right one.
+[[nodiscard]] std::optional<long> local_unread(Socket& socket, int fd);
 /// True if SO_PEEK_OFF is set: only the kernel knows where a peek begins.
 [[nodiscard]] bool has_peek_offset(int fd);
 

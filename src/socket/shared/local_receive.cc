@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "os/io_cursor.h"
+#include "socket/control_message.h"
 #include "socket/kernel_message.h"
 #include "socket/shared/local_condition.h"
 #include "socket/wait/readiness.h"
@@ -344,8 +345,25 @@ long LocalReceiving::failed(long error) {
 
 }  // namespace
 
+namespace {
+
+// TCP_INQ; tcp_inq_hint() of Linux: 1 also stands for the peer's end.
+void report_unread(Guard& guard, Socket& socket, int fd, std::size_t room, Message& message) {
+  int unread = 0;
+  if (const std::optional<long> ours = local_unread(socket, fd); ours.has_value())
+    unread = static_cast<int>(*ours);
+  else
+    os::call(SYS_ioctl, fd, SIOCINQ, os::address(&unread));
+  if (unread == 0 && !socket.has(kShutReceive) && (stream_bits(socket) & kPeerShut) != 0) unread = 1;
+  message.control_length = room;
+  report_stream(socket, {}, guard.context().now, static_cast<std::size_t>(unread), message);
+}
+
+}  // namespace
+
 long local_receive(Socket& socket, int fd, Message& message, int flags) {
   const bool asks_kernel = (flags & (MSG_ERRQUEUE | MSG_OOB)) != 0;
+  const std::size_t room = message.control_length;
   std::optional<InKernel> in_kernel;
   std::optional<Patience> patience;
   LocalReceiving receiving(socket, message.data, flags);
@@ -364,6 +382,7 @@ long local_receive(Socket& socket, int fd, Message& message, int flags) {
         message.name_length = 0;
         message.control_length = 0;
         message.flags = 0;
+        if (r >= 0 && socket.has(kWantInq)) report_unread(guard, socket, fd, room, message);
         return r;
       }
       patience = socket_patience(guard, socket.receive_timeout_ms);
@@ -383,8 +402,11 @@ long local_receive(Socket& socket, int fd, Message& message, int flags) {
   message.name_length = 0;
   message.control_length = 0;
   message.flags = 0;
-  const long r = wait_on(receiving, *patience);
-  return wait_result(r, receiving.done());
+  const long r = wait_result(wait_on(receiving, *patience), receiving.done());
+  if (r < 0 || !socket.has(kWantInq)) return r;
+  Guard guard(shard());
+  report_unread(guard, socket, fd, room, message);
+  return r;
 }
 
 }  // namespace bypass::socket
