@@ -10,7 +10,8 @@ packages_demo="redis-server redis-tools"
 packages_test="libbenchmark-dev ccache clang-format clang-tidy clang libclang-rt-14-dev strace iproute2 procps psmisc
   util-linux binutils libc-bin memcached nginx postgresql-15 haproxy nsd lighttpd apache2-bin nodejs default-jdk-headless openssl rsync
   curl wget iputils-ping iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
-  ibverbs-utils rdmacm-utils python3-pyverbs perftest ucx-utils libfabric-bin systemd libpython3.11-testsuite openssh-server openssh-client vsftpd"
+  ibverbs-utils rdmacm-utils python3-pyverbs perftest ucx-utils libfabric-bin systemd libpython3.11-testsuite openssh-server openssh-client
+  vsftpd libgrpc++-dev"
 
 packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod
   ibverbs-utils ibverbs-providers perftest rdmacm-utils tshark"
