@@ -16,17 +16,17 @@ def scenario(*wires):
     return on(SCENARIOS, *wires)
 
 
-def start(side, address=None, **extra):
+def start(side, address=None):
     """Starts a server. Returns it and its port."""
     if not os.path.exists(PROGRAM):
         raise Skip("libgrpc++-dev is not installed, so there is no grpc_ends")
     port = free_port()
-    return side.start("server", PROGRAM, "server", address or side.address, port, until="ready", **extra), port
+    return side.start("server", PROGRAM, "server", address or side.address, port, until="ready"), port
 
 
-def ask(side, port, *work, **extra):
+def ask(side, port, *work):
     """What a client says of its work, without what differs from run to run."""
-    said = json.loads(side.run("client", PROGRAM, "client", side.address, port, *work, **extra))
+    said = json.loads(side.run("client", PROGRAM, "client", side.address, port, *work))
     return {name: value for name, value in said.items() if name not in ("per_second", "p50_us")}
 
 
@@ -43,14 +43,6 @@ def streams(side):
     _, port = start(side)
     count = 1000 if LONG else 30
     return [ask(side, port, way, count, MEBIBYTE) for way in ("download", "exchange")]
-
-
-@scenario("vhost", "rc", "shm", "veth")
-def streams_without_copies(side):
-    """Both ends ask for SO_ZEROCOPY. They look for notifications in their sockets' error queues."""
-    _, port = start(side, ZEROCOPY="1")
-    count = 1000 if LONG else 30
-    return [ask(side, port, way, count, MEBIBYTE, ZEROCOPY="1") for way in ("download", "exchange")]
 
 
 @scenario("vhost", "local", "rc", "shm")
