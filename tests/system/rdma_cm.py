@@ -3,10 +3,11 @@ rdma_cm.py CASE...   (no name: lists them)"""
 import contextlib
 import os
 import re
+import shutil
 import signal
 
 from harness import HERE, check, run_named
-from softverbs import Wire
+from softverbs import DropIn, Wire
 
 CASES = {}
 
@@ -16,12 +17,23 @@ def case(function):
     return function
 
 
+def addresses(role):
+    number = {"server": 1, "client": 2}[role]
+    return dict(BYPASS_ADDR=f"10.9.0.{number}/24,fd09::{number}/64")
+
+
 class Managed(Wire):
     """Each end has an IPv4 and an IPv6 address."""
 
     def environment(self, role, **extra):
-        number = {"server": 1, "client": 2}[role]
-        return super().environment(role, **dict(BYPASS_ADDR=f"10.9.0.{number}/24,fd09::{number}/64") | extra)
+        return super().environment(role, **addresses(role) | extra)
+
+
+class ManagedByDropIn(DropIn):
+    """The same, with the libraries of our folder and without a preload."""
+
+    def environment(self, role, **extra):
+        return super().environment(role, **addresses(role) | extra)
 
 
 def listens(wire, child):
@@ -66,6 +78,27 @@ def rping():
             served, said = converse(wire, ["rping", "-s", "-v", "-C", 5, "-a", address], ["rping", "-c", "-V", "-v", "-C", 5, "-a", address])
             check(said.count("ping data: rdma-ping-") == 5, f"the client saw {said}")
             check(served.count("server ping data: rdma-ping-") == 5, f"the server saw {served}")
+
+
+LOADED_LATER = """
+import ctypes, os
+library = ctypes.CDLL('librdmacm.so.1', mode=os.RTLD_LOCAL)
+library.rdma_create_event_channel.restype = ctypes.c_void_p
+channel, number = library.rdma_create_event_channel(), ctypes.c_void_p()
+assert channel and library.rdma_create_id(ctypes.c_void_p(channel), ctypes.byref(number), None, 0x106) == 0
+assert library.rdma_destroy_id(number) == 0
+"""
+
+
+@case
+def drop_in_library():
+    """librdmacm.so.1 of our folder: for programs that are linked with it, and for those that load it by dlopen()."""
+    with ManagedByDropIn() as wire:
+        loaded = wire.run("server", "ldd", shutil.which("rping")).decode()
+        check(f"librdmacm.so.1 => {wire.folder}/" in loaded, loaded)
+        converse(wire, ["rping", "-s", "-v", "-C", 5, "-a", "10.9.0.1"], ["rping", "-c", "-V", "-v", "-C", 5, "-a", "10.9.0.1"])
+        converse(wire, ["rstream", "-S", 1024, "-C", 50], ["rstream", "-s", "10.9.0.1", "-S", 1024, "-C", 50])
+        wire.run("server", "/usr/bin/python3", "-c", LOADED_LATER)
 
 
 @case

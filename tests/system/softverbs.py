@@ -307,9 +307,10 @@ def drop_in_library():
         for driver in drivers:
             said = wire.run("server", "ldd", "-r", driver).decode()
             check("undefined symbol" not in said and "not found" not in said, said)
-    ours = versioned(os.path.join(DropIn.folder, "libibverbs.so.1"))
-    missing = versioned(real_libibverbs()) - ours
-    check(ours and not missing, f"missing: {missing}")
+    for name in ("libibverbs.so.1", "librdmacm.so.1"):
+        ours = versioned(os.path.join(DropIn.folder, name))
+        missing = versioned(os.path.join(os.path.dirname(real_libibverbs()), name)) - ours
+        check(ours and not missing, f"{name}: missing: {missing}")
 
 
 def real_libibverbs():

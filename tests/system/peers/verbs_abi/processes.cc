@@ -243,10 +243,18 @@ void sleeps_for_ever() {
   CHECK(!"an event of which nobody knows");
 }
 
+// GCC 12's AddressSanitizer does not release its allocator's locks in a forked child: one that another thread held at
+// the fork is never released there, and the child waits for ever when it allocates.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kForks = false;
+#else
+constexpr bool kForks = true;
+#endif
+
 constexpr Case kCases[] = {
-    {"fork_leaves_the_parents_alone", fork_leaves_the_parents_alone},
-    {"fork_leaves_the_parents_events", fork_leaves_the_parents_events},
-    {"forked_child_opens_the_device_itself", forked_child_opens_the_device_itself},
+    {"fork_leaves_the_parents_alone", fork_leaves_the_parents_alone, kForks},
+    {"fork_leaves_the_parents_events", fork_leaves_the_parents_events, kForks},
+    {"forked_child_opens_the_device_itself", forked_child_opens_the_device_itself, kForks},
     {"closing_takes_everything_along", closing_takes_everything_along},
     {"receives_and_stays_away", receives_and_stays_away, false},
     {"sends_to_one_who_stays_away", sends_to_one_who_stays_away, false},
