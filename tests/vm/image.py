@@ -4,6 +4,7 @@
 
 What is kept: `vmlinux`, the package's kernel unpacked (QEMU starts it in half the time), and `root.cpio`, the programs and
 kernel modules of a guest. A folder is named by what it is made of, and appears whole: runs side by side do not meet."""
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -17,7 +18,9 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CACHE = os.environ.get("BYPASS_VM_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "bypass-vm")
-PACKAGES = ("qemu-system-x86", "busybox-static", "redis-server", "redis-tools", "iperf3", "nginx")  # packages_vm of tools/lib/common.sh
+PACKAGES = ("qemu-system-x86", "busybox-static", "redis-server", "redis-tools", "iperf3", "nginx", "zstd")  # packages_vm of tools/lib/common.sh
+# Debian 12's own kernel, and the newest one of its later kernels: packages that stand for a version.
+KERNELS = DEBIAN, NEWEST = "linux-image-amd64", "linux-image-6.12-amd64"
 PROGRAMS = ("redis-server", "redis-cli", "iperf3", "nginx")
 MODULES = ("vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_net", "virtio_pci", "e1000", "e1000e", "vmxnet3",
            # rdma_rxe asks for a CRC by its name, not by a symbol of that module.
@@ -81,21 +84,24 @@ def read(path):
 
 
 def unpacked_kernel(image):
-    """The ELF file in a bzImage whose payload is XZ's (Documentation/arch/x86/boot.rst, 1.1 and 1.2)."""
+    """The ELF file in a bzImage whose payload is XZ's or Zstandard's (Documentation/arch/x86/boot.rst, 1.1 and 1.2)."""
     setup_sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     payload = image[(setup_sectors + 1) * 512 + offset:][:length]
-    if not payload.startswith(b"\xfd7zXZ\0"):
-        raise Missing("the kernel package's kernel is not packed with XZ")
-    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(payload)
+    if payload.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(payload)
+    if not payload.startswith(b"\x28\xb5\x2f\xfd"):
+        raise Missing("the kernel package's kernel is packed neither with XZ nor with Zstandard")
+    # The unpacked size follows, four bytes.
+    return subprocess.run(["zstd", "-dcq"], input=payload[:-4], capture_output=True, check=True).stdout
 
 
-def kernel_package():
-    """The name of the package that linux-image-amd64 stands for."""
-    told = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True, check=False).stdout
+def kernel_package(name):
+    """The package that one of KERNELS stands for."""
+    told = subprocess.run(["apt-cache", "depends", name], capture_output=True, text=True, check=False).stdout
     found = re.search(r"Depends: (linux-image-\S+)", told)
     if found is None:
-        raise Missing("apt-cache knows no package linux-image-amd64: apt-get update")
+        raise Missing(f"apt-cache knows no package {name}: apt-get update")
     return found.group(1)
 
 
@@ -113,20 +119,29 @@ def loading_order(files, module):
     """Paths of a module's file and of those that it needs, in the order in which they are loaded."""
     paths = {}
     for folder, _, names in os.walk(os.path.join(files, "lib", "modules")):
-        paths.update({name[:-3].replace("-", "_"): os.path.join(folder, name) for name in names if name.endswith(".ko")})
+        paths.update({module_name(name): os.path.join(folder, name) for name in names if re.search(r"\.ko(\.xz)?$", name)})
     order = []
 
     def add(name):
         path = paths.get(name.replace("-", "_"))
         if path is None or path in order:  # not a module of this kernel's: built in
             return
-        needed = re.search(rb"\0depends=([^\0]*)\0", read(path))
+        needed = re.search(rb"\0depends=([^\0]*)\0", module_of(path))
         for other in filter(None, needed.group(1).decode().split(",") if needed else []):
             add(other)
         order.append(path)
 
     add(module)
     return order
+
+
+def module_name(path):
+    return re.sub(r"\.ko(\.xz)?$", "", os.path.basename(path)).replace("-", "_")
+
+
+def module_of(path):
+    """A module's file, unpacked."""
+    return lzma.decompress(read(path)) if path.endswith(".xz") else read(path)
 
 
 def write_root(path, files):
@@ -145,8 +160,8 @@ def write_root(path, files):
         for module in MODULES:
             order = loading_order(files, module)
             for each in order:
-                archive.file(f"modules/{os.path.basename(each)}", read(each), 0o644)
-            archive.file(f"modules/{module}.order", "".join(f"{os.path.basename(each)}\n" for each in order).encode(), 0o644)
+                archive.file(f"modules/{module_name(each)}.ko", module_of(each), 0o644)
+            archive.file(f"modules/{module}.order", "".join(f"{module_name(each)}.ko\n" for each in order).encode(), 0o644)
         archive.file("etc/passwd", b"root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n", 0o644)
         archive.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n", 0o644)
         for name, where in GUEST_FILES.items():
@@ -167,23 +182,37 @@ def make(folder, package):
         os.rename(made, folder)
 
 
-def ready():
-    """The folder with vmlinux and root.cpio."""
-    programs = ("qemu-system-x86_64", "busybox", *PROGRAMS)
-    if missing := [name for name in programs if shutil.which(name) is None]:
-        raise Missing(f"{', '.join(missing)} not installed: apt-get install {' '.join(PACKAGES)}")
-    package = kernel_package()
+def place_of(kernel):
+    """The folder of one of KERNELS, whether or not it is there, and the kernel's package."""
+    package = kernel_package(kernel)
     versions = subprocess.run(["dpkg-query", "-W", *PACKAGES[1:]], capture_output=True, text=True, check=False).stdout
     digest = hashlib.sha256(f"{package} {versions}".encode())
     for name in ("image.py", *(f"guest/{name}" for name in GUEST_FILES)):
         digest.update(read(os.path.join(HERE, name)))
-    folder = os.path.join(CACHE, digest.hexdigest()[:16])
+    return os.path.join(CACHE, digest.hexdigest()[:16]), package
+
+
+def remove_others():
+    """Folders of other versions: 85 MB each."""
+    kept = []
+    for kernel in KERNELS:
+        with contextlib.suppress(Missing):
+            kept.append(os.path.basename(place_of(kernel)[0]))
+    for name in set(os.listdir(CACHE)) - set(kept):
+        shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
+
+
+def ready(kernel=DEBIAN):
+    """The folder with vmlinux and root.cpio."""
+    programs = ("qemu-system-x86_64", "busybox", "zstd", *PROGRAMS)
+    if missing := [name for name in programs if shutil.which(name) is None]:
+        raise Missing(f"{', '.join(missing)} not installed: apt-get install {' '.join(PACKAGES)}")
+    folder, package = place_of(kernel)
     os.makedirs(CACHE, exist_ok=True)
     with open(os.path.join(CACHE, "lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(folder):
-            for name in os.listdir(CACHE):  # of other versions: 85 MB each
-                shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
+            remove_others()
             make(folder, package)
     return folder
 

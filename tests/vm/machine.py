@@ -26,10 +26,10 @@ CARDS = {
 }
 
 
-def made(path, programs=(), built=LIBRARIES + PROGRAMS, **texts):
+def made(path, programs=(), built=LIBRARIES + PROGRAMS, kernel=image.DEBIAN, **texts):
     """The image, this build's files, and files of this machine's, as one; returns the kernel beside it."""
     try:
-        folder = image.ready()
+        folder = image.ready(kernel)
     except image.Missing as reason:
         raise Skip(str(reason)) from None
     built = [(os.path.join(BUILD, name), f"b/{os.path.basename(name)}") for name in built
@@ -67,6 +67,7 @@ class Machine(Namespaces):
     """A guest. The role `outside` is where its cards' other ends are."""
     programs = ()  # of this machine's that the guest has, too
     built = LIBRARIES + PROGRAMS  # of this build that the guest has
+    kernel = image.DEBIAN
 
     def __init__(self, devices, taps=1, iommu=True, memory=1024, before=None, resets=False):
         self.devices, self.taps, self.iommu, self.memory = devices, taps, iommu, memory
@@ -86,7 +87,7 @@ class Machine(Namespaces):
             ip("-n", name, "tuntap", "add", f"tap{number}", "mode", "tap")
             ip("-n", name, "addr", "add", f"10.66.{number}.9/24", "dev", f"tap{number}")
             ip("-n", name, "link", "set", f"tap{number}", "up")
-        kernel = made(self.path("root.cpio"), self.programs, self.built)
+        kernel = made(self.path("root.cpio"), self.programs, self.built, self.kernel)
         if self.before is not None:
             self.before(self)
         words = command(kernel, self.path("root.cpio"), self.devices, self.iommu, memory=self.memory, resets=self.resets)

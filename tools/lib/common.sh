@@ -13,7 +13,7 @@ packages_test="libbenchmark-dev ccache clang-format clang-tidy clang libclang-rt
   ibverbs-utils rdmacm-utils python3-pyverbs perftest ucx-utils libfabric-bin systemd libpython3.11-testsuite openssh-server openssh-client
   vsftpd libgrpc++-dev"
 
-packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod
+packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod zstd
   ibverbs-utils ibverbs-providers perftest rdmacm-utils tshark"
 
 say() { printf '%s\n' "$*" >&2; }
