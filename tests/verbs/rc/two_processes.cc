@@ -3,9 +3,10 @@
 //
 //   two_processes --role server --listen 18517 --address 10.9.0.1 --peer 10.9.0.2 --size 4000000 --count 3
 //
-// --size: bytes a connection and direction; --count: links that die, at either end in turn. Everything but the sockets
-// is the product's own: plugin, setting up, link, link end, lanes, records. TCP is the kernel's, on this machine.
-// The one that has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints one JSON object.
+// --device: soft0 if it is not named. --size: bytes a connection and direction; --count: links that die, at either end
+// in turn. Everything but the sockets is the product's own: plugin, setting up, link, link end, lanes, records. TCP is
+// the kernel's, on this machine. The one that has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints
+// one JSON object.
 #include <poll.h>
 #include <sched.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ constexpr Duration kQuiet = std::chrono::milliseconds{1};  // then credits are t
 
 struct Options : bench::EndOptions {
   IpAddress address, peer;
+  std::string device = "soft0";
 };
 
 Instant now() {
@@ -148,7 +150,7 @@ End::End(const Options& options, Backend& backend)
   LinkDeviceSpec spec;
   spec.address = options.address;
   std::string problem;
-  device_ = backend.open_links("soft0", spec, problem);
+  device_ = backend.open_links(options.device, spec, problem);
   if (device_ == nullptr) die(problem);
   const char* why = nullptr;
   if (!device_->add_memory(buffers_, why)) die(std::string("the send buffers: ") + why);
@@ -420,12 +422,13 @@ void End::report() const {
 
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
-      "two_processes --role server|client --listen PORT --address IP --peer IP --size BYTES --count N";
+      "two_processes --role server|client --listen PORT --address IP --peer IP --size BYTES --count N [--device NAME]";
   Options options;
   bench::read_options(argc, argv, options, kUsage, [&](std::string_view name, const std::string& value) {
     if (name == "--address") options.address = bench::read_address(value);
     if (name == "--peer") options.peer = bench::read_address(value);
-    return name == "--address" || name == "--peer";
+    if (name == "--device") options.device = value;
+    return name == "--address" || name == "--peer" || name == "--device";
   });
   if (!options.good() || options.address.is_any() || options.peer.is_any()) bench::explain(kUsage);
   End end(options, bench::load_verbs_plugin());
