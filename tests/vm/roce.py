@@ -6,6 +6,7 @@ import os
 import shutil
 
 from machine import MAC, Machine
+from image import DEBIAN
 from harness import BUILD, Skip, check, preload
 from softverbs import listens
 from veth_wire import ip
@@ -39,9 +40,9 @@ class Rxe(Machine):
 
     built = ()
 
-    def __init__(self, mtu=1500, loss=0):
+    def __init__(self, mtu=1500, loss=0, kernel=DEBIAN):
         """`loss`: so many per cent of the frames do not arrive, either way."""
-        self.programs, self.mtu, self.loss = programs(), mtu, loss
+        self.programs, self.mtu, self.loss, self.kernel = programs(), mtu, loss, kernel
         check(os.path.exists(LIBRARY), f"{LIBRARY} is not built")
         self.serial_in_guest = 0
         super().__init__([*card(0), *card(1)], taps=2, iommu=False)

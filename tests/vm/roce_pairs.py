@@ -53,8 +53,10 @@ def perftest(guest, server, *command, run=pair):
     check(re.search(r"^ \d+ +\d+ +[\d.]+", said, re.M), said)
 
 
-# What a client says if the server does not listen yet, or its end has no device yet. rstream has not always an errno to name.
-TOO_EARLY = re.compile(r"REJECTED,? error:? (8|28)\b|ADDR_ERROR|UNREACHABLE|Connection refused|timed out|rpoll: Success")
+# What a client says if the server does not listen yet, or its end has no device yet. After a client
+# that was accepted in part, the kernel refuses the next one's queue pair of the same number once (10, a stale connection). rstream has
+# not always an errno to name.
+TOO_EARLY = re.compile(r"REJECTED,? error:? (8|10|28)\b|ADDR_ERROR|UNREACHABLE|Connection refused|timed out|rpoll: Success")
 
 
 def managed(guest, server, served_by, asked_by, word, timeout=30):

@@ -1,6 +1,7 @@
 """soft0 against Linux's rdma_rxe, which others wrote: unmodified verbs programs at both ends of one wire.
 rxe.py CASE...   (no name: lists them)"""
 from card import long_form
+from image import NEWEST
 from roce import WIRE, Rxe
 from roce_capture import Capture
 from roce_pairs import managed, patiently, perftest, pingpong
@@ -40,14 +41,25 @@ def connections(guest, server):
     managed(guest, server, ["cmtime", "-c", 20], ["cmtime", "-c", 20, "-s", at], "disconnect")
 
 
-@case
-def rxe_programs():
-    """Both ways round. Each frame has the right ICRC, and tshark finds nothing to remark."""
-    with Rxe() as guest, Capture(guest, "tap1") as capture:
+def programs(**options):
+    with Rxe(**options) as guest, Capture(guest, "tap1") as capture:
         for server in ("rxe", "soft"):
             connections(guest, server)
             verbs(guest, server)
         capture.check(WIRE.values(), least=1000)
+
+
+@case
+def rxe_programs():
+    """Both ways round. Each frame has the right ICRC, and tshark finds nothing to remark."""
+    programs()
+
+
+@case
+def rxe_of_the_newest_kernel():
+    """The same, over a path MTU of 4096."""
+    long_form()
+    programs(kernel=NEWEST, mtu=9000)
 
 
 @case
