@@ -5,8 +5,9 @@ import os
 import re
 import shutil
 import signal
+import time
 
-from harness import HERE, check, run_named
+from harness import HERE, LONG, check, run_named
 from softverbs import DropIn, Wire
 
 CASES = {}
@@ -195,6 +196,43 @@ def killed_peers():
         wire.wait_for(client, "rdma-ping-3")
         wire.kill(server, signal.SIGKILL)
         check(wire.end(client) != 0 or "DISCONNECT" in wire.output(client), "the client does not know")
+
+
+@case
+def killed_at_any_moment():
+    """Clients that are killed at moments spread over their life, from the start of the device to the end of the connection,
+    leave nothing at the server. If the server is killed so and another one comes, the client ends: it knows of its loss, or
+    its request reaches the other one. (Alone it would repeat the request for a minute, as on Linux.)"""
+    moments = 100 if LONG else 10
+    with Managed() as wire:
+        server = wire.start("server", "rping", "-s", "-P")
+        listens(wire, server)
+
+        def one_more():
+            code, said = ask(wire, server, ["rping", "-c", "-a", "10.9.0.1", "-C", 2])
+            check(code == 0, said)
+
+        one_more()
+        begun = time.monotonic()
+        one_more()
+        life = time.monotonic() - begun
+        wire.until(lambda: holdings(server.pid)[0] == 2, "the second client's threads end")
+        before = holdings(server.pid)
+        for moment in range(moments):
+            client = wire.start("client", "rping", "-c", "-a", "10.9.0.1", "-C", 2)
+            time.sleep(life * moment / moments)
+            wire.kill(client, signal.SIGKILL)
+            wire.until(lambda: holdings(server.pid) == before, f"moment {moment}: the server has {holdings(server.pid)}, not {before}")
+        one_more()
+        wire.kill(server, signal.SIGKILL)
+        for moment in range(moments):
+            server = wire.start("server", "rping", "-s", "-P")
+            client = wire.start("client", "rping", "-c", "-a", "10.9.0.1", "-C", 2)
+            time.sleep(life * moment / moments)
+            wire.kill(server, signal.SIGKILL)
+            server = wire.start("server", "rping", "-s", "-P")
+            wire.end(client, 60)
+            wire.kill(server, signal.SIGKILL)
 
 
 @case
