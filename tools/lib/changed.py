@@ -20,7 +20,7 @@ AREAS = [
     (r"^src/backends/dpdk/", r"_vhost|_virtio|^behaviour_|^family_|^trust_|^command|^endings_over|^vm_"),
     (r"^src/backends/packet/", r"_veth|^veth_|^steering_|^verbs_|_verbs$"),
     (r"^src/verbs_trace/", r"^verbs_trace"),
-    (r"^src/(backends/verbs|softverbs)/", r"^verbs_|^steering_|_verbs|_rc|^rc_|^endings_over"),
+    (r"^src/(backends/verbs|softverbs)/", r"^verbs_|^rdma_cm_|^requests_|^steering_|_verbs|_rc|^rc_|^endings_over"),
     (r"^src/fastpath/shm/", r"^local_|_local|_shm|^shm_|^endings_|^preload_|^trust_"),
     (r"^src/fastpath/", r"_rc|^rc_|_shm|^shm_|^endings_|^local_|_local"),
     (r"^src/(os|config|stack|socket|preload|runtime|backends)/", r"."),
