@@ -17,7 +17,7 @@ KERNELS_PORT, PORT = 22, 6379
 class Guest(Machine):
     """Its kernel has the interface eth0 with an address, and serves there."""
     built = ("libbypass.so", "libbypass-packet.so", "libbypass-verbs.so", "libbypass-softverbs.so", "libbypass-crash.so",
-             "libbypass-toml.so", "bypass")
+             "libbypass-toml.so", "bypass", "bin/ringed")
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -43,6 +43,10 @@ class Guest(Machine):
         """Connections that have come over the port."""
         told = json.loads(self.do("/b/bypass stat --json"))
         return sum(process["counters"].get("tcp_passive_opens", 0) for process in told["processes"])
+
+    def shared(self):
+        """Connections that are in shared memory now."""
+        return self.do("/b/bypass ss -te").count("path:shm")
 
     def is_served(self, address):
         """Of what has come over the port; the kernel may have had a connection before the port was there."""
@@ -92,6 +96,22 @@ def ports(kernel, has_tcx):
             guest.end_ours()
             guest.kernel_serves()
             print("verbs:soft0 on", wire, "serves" if works else "is refused")
+        ring(guest)
+
+
+def ring(guest):
+    """A connection within the guest is in shared memory until its program makes an io_uring. Then it is the kernel's."""
+    guest.do("load tcp_diag; mkfifo /tmp/go; export BYPASS_LOCAL=on BYPASS_LOCAL_AFTER=0")
+    guest.do(f"back ours env LD_PRELOAD=/b/libbypass.so redis-server --bind 127.0.0.1 --port {PORT} --save ''")
+    guest.until(lambda: "Ready to accept" in guest.logged("ours"), "redis serves", 60)
+    guest.do(f"back ringed sh -c 'exec env LD_PRELOAD=/b/libbypass.so /b/ringed 127.0.0.1 {PORT} </tmp/go'; exec 9>/tmp/go")
+    guest.until(lambda: "calls" in guest.logged("ringed"), "200 answers", 60)
+    guest.until(lambda: guest.shared() > 0, "the connection is in shared memory", 30)
+    guest.do("echo >&9")
+    guest.until(lambda: "ring" in guest.logged("ringed").split(), "the ring's read", 60)
+    check("escaped_io_uring" in guest.why(), guest.why())
+    guest.do("exec 9>&-; wait $(cat /tmp/ringed.pid)")
+    guest.end_ours()
 
 
 def debian_kernel():

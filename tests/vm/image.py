@@ -24,7 +24,9 @@ KERNELS = DEBIAN, NEWEST = "linux-image-amd64", "linux-image-6.12-amd64"
 PROGRAMS = ("redis-server", "redis-cli", "iperf3", "nginx")
 MODULES = ("vfio-pci", "vfio_iommu_type1", "uio_pci_generic", "virtio_net", "virtio_pci", "e1000", "e1000e", "vmxnet3",
            # rdma_rxe asks for a CRC by its name, not by a symbol of that module.
-           "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
+           "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm",
+           # A kernel loads it by itself, by a program (modprobe) that the guest has not.
+           "tcp_diag")
 FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "etc", "modules", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64")
 GUEST_FILES = {"init": "init", "guest.sh": "guest.sh", "on": "usr/bin/on"}
 
