@@ -109,6 +109,9 @@ class Rxe(Machine):
         check(code == 0, f"the {role} end: exit {code}: {said}")
         return said
 
+    def has_ended(self, role, child):
+        return child.poll() is not None if role == "soft" else self.run_in(f"[ -s {child}.code ]")[0] == 0
+
     def kill_end(self, role, child):
         if role == "soft":
             self.kill(child)

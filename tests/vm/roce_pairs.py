@@ -68,6 +68,8 @@ def managed(guest, server, served_by, asked_by, word, timeout=30):
             code, said = guest.try_end(other(server), *asked_by, timeout=timeout)
             if not (code != 0 and TOO_EARLY.search(said)) or time.monotonic() > begun + timeout:
                 break
+            if guest.has_ended(server, child):  # it listened from the middle of the client on, and has lost that client
+                child = guest.start_end(server, *served_by)
         check(code == 0 and word in said, f"{asked_by}: exit {code}: {said}")
     finally:
         guest.kill_end(server, child)
