@@ -12,9 +12,12 @@ constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
                                   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB |
                                   IBV_ACCESS_OPTIONAL_RANGE;
 
-bool access_is_valid(unsigned access) {
+/// 0 or an errno, as Linux's ib_check_mr_access() has it. EOPNOTSUPP: memory on demand, which the device does not have.
+int check_access(unsigned access) {
   const bool writes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
-  return (access & ~kKnownAccess) == 0 && (!writes || (access & IBV_ACCESS_LOCAL_WRITE) != 0);
+  if (writes && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
+  return (access & ~kKnownAccess) == 0 ? 0 : EINVAL;
 }
 
 bool range_is_valid(const Engine& e, const void* addr, std::size_t length) {
@@ -62,7 +65,8 @@ int Device::dealloc_pd(Pd& pd) {
 
 Made<Mr> Device::reg_mr(Pd& pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access) {
   Engine& e = *engine_;
-  if (!access_is_valid(access) || !range_is_valid(e, addr, length)) return {nullptr, EINVAL};
+  if (const int error = check_access(access); error != 0) return {nullptr, error};
+  if (!range_is_valid(e, addr, length)) return {nullptr, EINVAL};
   Mr* mr = e.memory.add({&pd, static_cast<std::byte*>(addr), length, iova, access, 0});
   if (mr == nullptr) return {nullptr, ENOMEM};
   pd.references++;
@@ -75,7 +79,8 @@ int Device::rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t len
   const bool new_pd = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
   const bool new_range = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
   if (flags == 0 || (flags & ~unsigned{IBV_REREG_MR_FLAGS_SUPPORTED}) != 0) return EINVAL;
-  if ((new_access && !access_is_valid(access)) || (new_pd && pd == nullptr)) return EINVAL;
+  if (new_pd && pd == nullptr) return EINVAL;
+  if (const int error = new_access ? check_access(access) : 0; error != 0) return error;
   if (new_range && !range_is_valid(e, addr, length)) return EINVAL;
   if (mr.windows != 0) return EINVAL;
   if (new_access) mr.access = access;
