@@ -456,7 +456,7 @@ def over_interfaces(kind):
         for command in (("ibv_rc_pingpong", "-c"), ("ibv_rc_pingpong", "-e"), ("ibv_ud_pingpong", "-s", 1024, "-c")):
             for said in pair(wire, *command, "-g", 1, "-n", 100):
                 check("100 iters in" in said and "invalid data" not in said, said)
-        raw_ping_pong(wire, wire.macs["server"], wire.macs["client"])
+        raw_frames(wire, "raw_ethernet_lat", 64, wire.macs["server"], wire.macs["client"])
 
 
 @case
@@ -580,14 +580,15 @@ def raw_ethernet():
     """Raw frames, steered by MAC address."""
     for server_port in ("vhost", "virtio"):
         with Wire(server_port) as wire:
-            raw_ping_pong(wire, "02:00:00:00:00:01", "02:00:00:00:00:02")
+            raw_frames(wire, "raw_ethernet_lat", 64, "02:00:00:00:00:01", "02:00:00:00:00:02")
+            raw_frames(wire, "raw_ethernet_bw", 1518, "02:00:00:00:00:01", "02:00:00:00:00:02")
 
 
-def raw_ping_pong(wire, *macs):
-    command = ["stdbuf", "-oL", "raw_ethernet_lat", "-d", "soft0", "-F", "-n", 500]
+def raw_frames(wire, program, size, *macs):
+    command = ["stdbuf", "-oL", program, "-d", "soft0", "-F", "-n", 500]
     server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")
     said = wire.run("client", *command, "--client", "-B", macs[1], "-E", macs[0], BYPASS_MAC=macs[1]).decode()
-    check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
+    check(wire.end(server) == 0 and re.search(rf"^ {size} +500 ", said, re.M), said)
 
 
 @case
