@@ -194,6 +194,7 @@ struct Qp : EventSource {
   Instant raw_pause = Instant::min();  // until then, no frame waits for a receive request
 
   [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
+  [[nodiscard]] bool is_datagram() const { return type == IBV_QPT_UD; }
   [[nodiscard]] bool is_xrc() const { return type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV; }
   [[nodiscard]] bool is_reliable() const { return type == IBV_QPT_RC || is_xrc(); }
   [[nodiscard]] std::uint8_t service() const {
