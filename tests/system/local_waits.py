@@ -38,16 +38,17 @@ def one_edge_tells_of_the_end(side):
     Linux wakes the waiters of a reset connection twice: tcp_reset() changes the state, then reports the error. A thread
     that takes the first event in between gets an equal second one (111 of 20,000 resets beside a thread that polls). So a
     reset may be told twice."""
-    result = []
+    server, client, result = Agent(side, "server"), Agent(side, "client"), []
     for how in ("s.close()", "s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()") * 8:
-        with pair(side) as (server, client):
-            client("e = select.epoll(); e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)")
-            result.append(client("[bits for _, bits in e.poll(5)]"))
-            client("heard = []; t = threading.Thread(target=lambda: heard.extend(e.poll(5))); t.start()")
-            server(how)
-            bits = client("(t.join(), [bits for _, bits in heard + e.poll(0.05)])[1]")
-            was_reset = "LINGER" in how
-            result.append(bits[:1] if was_reset and bits[1:] == bits[:1] else bits)
+        connected(server, client)
+        client("e = select.epoll(); e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)")
+        result.append(client("[bits for _, bits in e.poll(5)]"))
+        client("heard = []; t = threading.Thread(target=lambda: heard.extend(e.poll(5))); t.start()")
+        server(how)
+        bits = client("(t.join(), [bits for _, bits in heard + e.poll(0.05)])[1]")
+        was_reset = "LINGER" in how
+        result.append(bits[:1] if was_reset and bits[1:] == bits[:1] else bits)
+        client("e.close(); s.close()")
     return result
 
 
