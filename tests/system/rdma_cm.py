@@ -161,6 +161,10 @@ def refusals():
         check("failure joining: Function not implemented" in said and "no subnet manager" in said, said)
 
 
+# Of a server without a client: main() and the thread for events.
+RPINGS_THREADS = 2
+
+
 def holdings(pid):
     """Number of a program's own threads, and of its process's descriptors."""
     own = 0
@@ -181,9 +185,8 @@ def killed_peers():
             code, said = ask(wire, server, ["rping", "-c", "-a", "10.9.0.1", "-C", 2])
             check(code == 0, said)
 
-        threads = holdings(server.pid)[0]
         one_more()
-        wire.until(lambda: holdings(server.pid)[0] == threads, "the first client's threads end")
+        wire.until(lambda: holdings(server.pid)[0] == RPINGS_THREADS, "the first client's threads end")
         before = holdings(server.pid)
         for _ in range(3):
             client = wire.start("client", "rping", "-c", "-a", "10.9.0.1", "-v")
@@ -216,7 +219,7 @@ def killed_at_any_moment():
             begun = time.monotonic()
             code, said = ask(wire, server, ["rping", "-c", "-a", "10.9.0.1", "-C", 2])
             check(code == 0, said)
-            wire.until(lambda: holdings(server.pid)[0] == 2, "the client's threads end")
+            wire.until(lambda: holdings(server.pid)[0] == RPINGS_THREADS, "the client's threads end")
             return server, holdings(server.pid), time.monotonic() - begun
 
         server, before, life = serve()

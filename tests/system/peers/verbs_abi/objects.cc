@@ -33,7 +33,7 @@ void answers_to_datagrams() {
     ibv_ah_attr to{};
     to.is_global = 1;
     to.grh.sgid_index = static_cast<std::uint8_t>(gid_index);
-    to.grh.hop_limit = 9;
+    to.grh.hop_limit = 9;  // the route's is used: 64
     to.port_num = 1;
     CHECK(ibv_query_gid(device.context, 1, gid_index, &to.grh.dgid) == 0);
     ibv_ah* const ah = ibv_create_ah(device.pd, &to);
@@ -53,7 +53,7 @@ void answers_to_datagrams() {
     auto* const grh = reinterpret_cast<ibv_grh*>(device.memory + 1024);
     ibv_ah_attr from{};
     CHECK(ibv_init_ah_from_wc(device.context, 1, &wc, grh, &from) == 0);
-    CHECK(from.is_global == 1 && from.grh.sgid_index == gid_index && from.grh.hop_limit == 9 && from.sl == 0);
+    CHECK(from.is_global == 1 && from.grh.sgid_index == gid_index && from.grh.hop_limit == 64 && from.sl == 0);
     CHECK(std::memcmp(&from.grh.dgid, &to.grh.dgid, sizeof from.grh.dgid) == 0);
     ibv_ah* const back = ibv_create_ah_from_wc(device.pd, &wc, grh, 1);
     CHECK(back != nullptr && ibv_destroy_ah(back) == 0 && ibv_destroy_ah(ah) == 0);
