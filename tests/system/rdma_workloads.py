@@ -77,6 +77,12 @@ class Kept(Namespaces):
         return env | dict(BYPASS_SOFT="af_packet:roce") | extra
 
 
+def is_cut_off(kind, said):
+    """ofi_rxm's thread for connections closes them when the peer has ended. fi_pingpong, which then waits for the peer's last word,
+    may find its receives flushed. All measurements are complete by then."""
+    return kind == "rdm" and "Work Request Flushed Error" in said
+
+
 @case
 def libfabric():
     """fi_pingpong checks what it receives: connections, datagrams, and the reliable datagrams that MPI libraries use."""
@@ -86,9 +92,9 @@ def libfabric():
             server = wire.start("server", *command)
             wire.until(lambda: server.poll() is not None or listens(47592, server.pid), "fi_pingpong listens")
             client = wire.start("client", *command, "10.9.0.1")
-            code, said = wire.end(client, 60), wire.output(client)
-            check(code == 0 and said.count("=20") == rows, f"{provider} {kind}: {said}")
-            check(wire.end(server, 60) == 0, f"{provider} {kind}: {wire.output(server)}")
+            for end in (client, server):
+                code, said = wire.end(end, 60), wire.output(end)
+                check(said.count("=20") == rows and (code == 0 or is_cut_off(kind, said)), f"{provider} {kind}: {code}, {said}")
 
 
 def manages_connections(pid):
