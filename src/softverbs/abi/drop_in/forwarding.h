@@ -1,16 +1,23 @@
 // What the drop-in libraries share: each of their functions is a jump to the address that a place of a table holds, and
-// the table is filled when the library is loaded. To be included once in a library, whose names.inc has the names.
+// the table is filled when the library is loaded. To be included once in a library, which has defined BYPASS_NAMES: the
+// file with its names.
 #pragma once
 
 #include <dlfcn.h>
 #include <link.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
-#include <span>
+#include <iterator>
+#include <tuple>
+
+#ifndef BYPASS_LIBIBVERBS_FOLDER
+#define BYPASS_LIBIBVERBS_FOLDER "/usr/lib"
+#endif
 
 extern "C" {
-/// The functions' addresses, by their lines in names.inc.
+/// The functions' addresses, by their lines in the file of names.
 inline __attribute__((visibility("hidden"))) std::array<void*, 256> bypass_places;
 }
 
@@ -30,6 +37,10 @@ inline __attribute__((visibility("hidden"))) std::array<void*, 256> bypass_place
           ", remove\n");
 #define BYPASS_NAME(line, name, at, version) BYPASS_FUNCTION(line, name, at, version)
 
+#define NAME(name, at, version) BYPASS_NAME(__LINE__, name, at, version)
+#include BYPASS_NAMES
+#undef NAME
+
 namespace bypass::softverbs {
 
 struct Name {
@@ -37,6 +48,12 @@ struct Name {
   const char *name, *version;
   bool is_default;
 };
+constexpr Name kNames[] = {
+#define NAME(name, at, version) {__LINE__, #name, version, (at)[1] == '@'},
+#include BYPASS_NAMES
+#undef NAME
+};
+static_assert(std::size(kNames) + 2 < std::tuple_size_v<decltype(bypass_places)>);
 
 /// What stands for a function that no library has: null, or 0.
 inline void* absent() {
@@ -53,10 +70,13 @@ inline const char* own_path() {
   return dladdr(bypass_places.data(), &own) != 0 ? own.dli_fname : "";
 }
 
-/// The system's library, by the first path that has one. Null: there is none but this one.
-inline void* open_real(std::span<const char* const> paths) {
-  for (const char* const path : paths) {
-    void* const library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+/// The system's library. Null: there is none but this one.
+inline void* open_real(const char* name) {
+  for (const char* const folder : {BYPASS_LIBIBVERBS_FOLDER, "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+                                   "/usr/lib64", "/usr/lib"}) {
+    std::array<char, 4096> path;
+    std::snprintf(path.data(), path.size(), "%s/%s", folder, name);
+    void* const library = dlopen(path.data(), RTLD_LAZY | RTLD_LOCAL);
     const link_map* const map = map_of(library);
     if (map != nullptr && std::strcmp(map->l_name, own_path()) != 0) return library;
   }
@@ -74,6 +94,15 @@ inline void* open_soft() {
   std::memcpy(path.data(), own, folder);
   std::memcpy(path.data() + folder, kName, sizeof kName);
   return dlopen(path.data(), RTLD_NOW | RTLD_LOCAL);
+}
+
+/// A function at its version in a library; null: the library, or the function there, does not exist.
+inline void* find_in(void* library, const Name& name) {
+  return library == nullptr ? nullptr : dlvsym(library, name.name, name.version);
+}
+
+inline void set_place(const Name& name, void* at) {
+  bypass_places[static_cast<std::size_t>(name.line)] = at != nullptr ? at : reinterpret_cast<void*>(absent);
 }
 
 }  // namespace bypass::softverbs

@@ -6,32 +6,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <span>
+#include <utility>
 
+#define BYPASS_NAMES "softverbs/abi/drop_in/rdmacm_names.inc"
 #include "softverbs/abi/drop_in/forwarding.h"
-
-#ifndef BYPASS_LIBIBVERBS_FOLDER
-#define BYPASS_LIBIBVERBS_FOLDER "/usr/lib"
-#endif
-
-#define NAME(name, at, version) BYPASS_NAME(__LINE__, name, at, version)
-#include "softverbs/abi/drop_in/rdmacm_names.inc"
-#undef NAME
 
 namespace bypass::softverbs {
 namespace {
-
-constexpr Name kNames[] = {
-#define NAME(name, at, version) {__LINE__, #name, version, (at)[1] == '@'},
-#include "softverbs/abi/drop_in/rdmacm_names.inc"
-#undef NAME
-};
-static_assert(std::size(kNames) + 2 < std::tuple_size_v<decltype(bypass_places)>);
-
-constexpr const char* kReal[] = {BYPASS_LIBIBVERBS_FOLDER "/librdmacm.so.1", "/usr/lib/x86_64-linux-gnu/librdmacm.so.1",
-                                 "/usr/lib/aarch64-linux-gnu/librdmacm.so.1", "/usr/lib64/librdmacm.so.1",
-                                 "/usr/lib/librdmacm.so.1"};
 
 /// The calls that librdmacm makes about its device's file.
 constexpr const char* kCalls[] = {"open", "open64", "write", "close", "fstat", "fstat64"};
@@ -89,12 +72,9 @@ void redirect(const link_map& map, const char* name, void* function) {
 }
 
 [[gnu::constructor]] void find_functions() {
-  void* const real = open_real(kReal);
+  void* const real = open_real("librdmacm.so.1");
   void* const soft = open_soft();
-  for (const Name& each : kNames) {
-    void* const at = real == nullptr ? nullptr : dlvsym(real, each.name, each.version);
-    bypass_places[static_cast<std::size_t>(each.line)] = at != nullptr ? at : reinterpret_cast<void*>(absent);
-  }
+  for (const Name& each : kNames) set_place(each, find_in(real, each));
   const link_map* const map = map_of(real);
   if (map == nullptr || soft == nullptr) return;
   for (const char* const call : kCalls)
