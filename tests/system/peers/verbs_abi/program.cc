@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -46,9 +47,12 @@ void to_rtr(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer) {
   attr.ah_attr.grh.sgid_index = kGid;
   attr.ah_attr.grh.hop_limit = 64;
   attr.ah_attr.port_num = 1;
-  CHECK(ibv_modify_qp(qp, &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+  constexpr int kMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  int error = ibv_modify_qp(qp, &attr, kMask);
+  // The peer may still be starting: its address is asked for during some seconds only.
+  while (error == EHOSTUNREACH || error == ETIMEDOUT) error = ibv_modify_qp(qp, &attr, kMask);
+  CHECK(error == 0);
 }
 
 void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_t timeout) {
