@@ -15,6 +15,7 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"
+#include "preload/streams.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {
@@ -55,6 +56,7 @@ State decide(Asks asks) {
   if (started) return State::kOn;  // for a forked child's own decision
   runtime::prepare_unwinder();
   wrap_signal_handlers();
+  catch_streams();
   prepare_quick_exit();
   started = true;
   report_early_escapes();

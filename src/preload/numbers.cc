@@ -3,6 +3,7 @@
 #include "preload/acceleration.h"
 #include "preload/pumped.h"
 #include "preload/straight.h"
+#include "preload/streams.h"
 
 namespace bypass::preload {
 
@@ -38,8 +39,11 @@ void share_number(int fd, int copy) {
   drop_stale_number(copy);
   Use use(fd, Use::kAny);
   if (!use) return;
-  // C's streams read and write it inside libc, where nobody sees that.
-  if (copy <= STDERR_FILENO) socket::leave_shared_memory(*use);
+  // C's streams would read and write it inside libc.
+  if (copy <= STDERR_FILENO && !are_streams_caught()) {
+    socket::leave_shared_memory(*use);
+    if (!socket::is_in_kernel(*use)) note_uncaught_stream(copy);
+  }
   socket::retain(*use);
   enter_number(copy, use.entry().file());
 }

@@ -100,6 +100,15 @@
   X(void, pthread_exit, (void*))                                                                                    \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \
+  X(FILE*, freopen, (const char*, const char*, FILE*))                                                              \
+  X(FILE*, freopen64, (const char*, const char*, FILE*))                                                            \
+  X(void, perror, (const char*))                                                                                    \
+  X(void, _IO_list_lock, ())                                                                                        \
+  X(void, _IO_list_unlock, ())                                                                                      \
+  X(void*, _IO_iter_begin, ())                                                                                      \
+  X(void*, _IO_iter_end, ())                                                                                        \
+  X(void*, _IO_iter_next, (void*))                                                                                  \
+  X(FILE*, _IO_iter_file, (void*))                                                                                  \
   X(int, vdprintf, (int, const char*, va_list))                                                                     \
   X(int, __vdprintf_chk, (int, int, const char*, va_list))                                                          \
   X(int, getaddrinfo, (const char*, const char*, const addrinfo*, addrinfo**))                                      \

@@ -1,60 +1,69 @@
-// fdopen and dprintf. libc's streams read, write and close their descriptor inside libc, where no interposer is called.
-// So a stream over a socket of ours has functions of its own.
-#include "preload/calls/stdio.h"
-
+// stdio's functions that make, change or go around a stream: fdopen, freopen, perror, dprintf. What streams read and
+// write passes through preload/streams.
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
-#include <atomic>
 #include <memory>
 
-#include "os/own/cancellation.h"
 #include "preload/numbers.h"
+#include "preload/streams.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {
 namespace {
 
-std::atomic<bool> have_streams{false};
-
-int number_of(void* cookie) {
-  return static_cast<int>(reinterpret_cast<std::intptr_t>(cookie));
-}
-
-ssize_t read_stream(void* cookie, char* buffer, size_t length) {
-  return ::read(number_of(cookie), buffer, length);
-}
-
-ssize_t write_stream(void* cookie, const char* buffer, size_t length) {
-  size_t written = 0;
-  while (written < length) {
-    ssize_t result = ::write(number_of(cookie), buffer + written, length - written);
-    if (result <= 0) break;
-    written += static_cast<size_t>(result);
-  }
-  return static_cast<ssize_t>(written);
-}
-
-int close_stream(void* cookie) {
-  const socket::CancellationOff off;  // fclose with nothing to write is no cancellation point
-  return ::close(number_of(cookie));
-}
-
-FILE* open_stream(int fd, const char* mode) {
-  cookie_io_functions_t functions{.read = read_stream, .write = write_stream, .seek = nullptr, .close = close_stream};
-  FILE* stream = fopencookie(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), mode, functions);
-  if (stream == nullptr) return nullptr;
-  stream->_fileno = fd;  // for fileno(); a stream with functions does not use it otherwise
-  have_streams = true;
-  return stream;
-}
-
 BYPASS_EXPORT(FILE*, fdopen, (int fd, const char* mode)) {
-  if (!is_tracked(fd)) [[likely]]
-    return real.fdopen(fd, mode);
-  return Use(fd) ? open_stream(fd, mode) : real.fdopen(fd, mode);
+  if (is_tracked(fd) && !are_streams_caught()) note_uncaught_stream(fd);
+  return real.fdopen(fd, mode);
+}
+
+// libc's freopen() puts the new file under the number by a call that nobody sees. Before that, it writes what the
+// stream holds.
+template <typename Reopen>
+FILE* reopen(FILE* stream, Reopen reopen_in_libc) {
+  const int fd = stream != nullptr ? fileno_unlocked(stream) : -1;
+  if (fd >= 0 && is_tracked(fd)) {
+    const KeepErrno keep;
+    ::fflush(stream);
+    leave_number(fd);
+  }
+  return reopen_in_libc();
+}
+
+BYPASS_EXPORT(FILE*, freopen, (const char* path, const char* mode, FILE* stream)) {
+  return reopen(stream, [=] { return real.freopen(path, mode, stream); });
+}
+
+BYPASS_EXPORT(FILE*, freopen64, (const char* path, const char* mode, FILE* stream)) {
+  return reopen(stream, [=] { return real.freopen64(path, mode, stream); });
+}
+
+// While stderr is neither of bytes nor wide, libc's perror() writes to a stream of its own, over a duplicate of the
+// number that nobody sees. This is perror() in its steps (stdio-common/perror.c).
+[[gnu::noinline]] void print_error(const char* text) {
+  const int error = errno;
+  const int copy = ::dup(fileno_unlocked(stderr));
+  FILE* const stream = copy >= 0 ? ::fdopen(copy, "w+") : nullptr;
+  if (stream == nullptr) {
+    if (copy >= 0) ::close(copy);
+    errno = error;
+    return real.perror(text);
+  }
+  const bool has_text = text != nullptr && *text != 0;
+  char room[256];
+  fprintf(stream, "%s%s%s\n", has_text ? text : "", has_text ? ": " : "", strerror_r(error, room, sizeof room));
+  ::fclose(stream);
+}
+
+BYPASS_EXPORT(void, perror, (const char* text)) {
+  if (!is_tracked(fileno_unlocked(stderr)) || fwide(stderr, 0) != 0) [[likely]]
+    return real.perror(text);
+  print_error(text);
 }
 
 int print(int fd, const char* format, va_list arguments) {
@@ -62,10 +71,7 @@ int print(int fd, const char* format, va_list arguments) {
   int length = ::vasprintf(&raw, format, arguments);
   std::unique_ptr<char, decltype(&free)> text(raw, free);
   if (length < 0) return -1;
-  return write_stream(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), raw, static_cast<size_t>(length)) ==
-                 length
-             ? length
-             : -1;
+  return write_all(fd, text.get(), static_cast<size_t>(length)) == length ? length : -1;
 }
 
 BYPASS_EXPORT(int, vdprintf, (int fd, const char* format, va_list arguments)) {
@@ -97,9 +103,4 @@ BYPASS_EXPORT(int, __dprintf_chk, (int fd, int flag, const char* format, ...)) {
 }
 
 }  // namespace
-
-void flush_streams() {
-  if (have_streams) ::fflush(nullptr);
-}
-
 }  // namespace bypass::preload

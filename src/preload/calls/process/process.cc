@@ -20,11 +20,11 @@
 #include "preload/calls/process/credentials.h"
 #include "preload/calls/process/process.h"
 #include "preload/calls/process/signals.h"
-#include "preload/calls/stdio.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
 #include "preload/straight.h"
+#include "preload/streams.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
 
