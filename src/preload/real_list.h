@@ -100,6 +100,9 @@
   X(void, pthread_exit, (void*))                                                                                    \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \
+  X(void, backtrace_symbols_fd, (void* const*, int, int))                                                           \
+  X(pid_t, forkpty, (int*, char*, const termios*, const winsize*))                                                  \
+  X(int, openpty, (int*, int*, char*, const termios*, const winsize*))                                              \
   X(FILE*, freopen, (const char*, const char*, FILE*))                                                              \
   X(FILE*, freopen64, (const char*, const char*, FILE*))                                                            \
   X(void, perror, (const char*))                                                                                    \

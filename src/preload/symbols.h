@@ -8,6 +8,7 @@
 #include <aio.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -42,3 +43,7 @@ void resolve_symbols();
 #define BYPASS_EXPORT(result, name, parameters)                                         \
   extern "C" [[gnu::visibility("default")]] result bypass_##name parameters asm(#name); \
   extern "C" [[gnu::visibility("default")]] result bypass_##name parameters
+
+/// Another name of libc's for an exported function of the same file.
+#define BYPASS_ALIAS(name, exported) \
+  extern "C" decltype(bypass_##exported) bypass_##name asm(#name) [[gnu::visibility("default"), gnu::alias(#exported)]]

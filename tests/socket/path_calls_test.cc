@@ -2,9 +2,14 @@
 #include "socket/path_calls.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 
 #include "socket/shared/local.h"
 #include "socket/socket.h"
@@ -55,16 +60,23 @@ TEST(PathCalls, LookedAt_OnlyWhatTheKernelDoesNotKnow) {
   EXPECT_TRUE(calls_of(socket).is_looked_at(socket));
 }
 
-/// sendfile() of no bytes on a socket that was never connected, and whether it raises SIGPIPE.
-TEST(PathCalls, SendFile_OfOneThatIsNotConnected_IsABrokenPipe) {
+/// sendfile() on a socket that was never connected: the kernel's own socket under the number answers, and raises SIGPIPE.
+TEST(PathCalls, SendFile_OfOneThatIsNotConnected_IsTheKernelsAnswer) {
   test::World::get();
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  const int file = memfd_create("file", MFD_CLOEXEC), fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(write(file, "x", 1), 1);
   for (const Path path : {Path::kUndecided, Path::kDual}) {
     Socket socket;
     socket.path = path;
     bool sigpipe = false;
-    EXPECT_EQ(calls_of(socket).send_file(socket, -1, -1, nullptr, 1, sigpipe), -EPIPE);
-    EXPECT_TRUE(sigpipe);
+    off_t at = 0, end = 1;
+    EXPECT_EQ(calls_of(socket).send_file(socket, fd, file, &at, 1, sigpipe), -EPIPE);
+    EXPECT_EQ(calls_of(socket).send_file(socket, fd, file, &end, 1, sigpipe), 0) << "nothing is to be sent";
+    EXPECT_FALSE(sigpipe) << "the kernel has raised it";
   }
+  close(file), close(fd);
+  (void)std::signal(SIGPIPE, before);
 }
 
 }  // namespace

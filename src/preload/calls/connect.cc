@@ -208,6 +208,7 @@ BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length))
   drop_if_decided(use, fd);
   return static_cast<int>(use.finish(result));
 }
+BYPASS_ALIAS(__connect, connect);
 
 BYPASS_EXPORT(int, shutdown, (int fd, int how)) {
   if (!is_tracked(fd)) [[likely]]

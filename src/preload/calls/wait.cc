@@ -153,6 +153,7 @@ BYPASS_EXPORT(int, poll, (pollfd * set, nfds_t count, int timeout)) {
     return real.poll(set, count, timeout);
   return poll_tracked(set, count, timeout);
 }
+BYPASS_ALIAS(__poll, poll);
 
 BYPASS_EXPORT(int, __poll_chk, (pollfd * set, nfds_t count, int timeout, size_t room)) {
   if (!any_tracked(set, count)) [[likely]]
@@ -298,6 +299,7 @@ BYPASS_EXPORT(int, select, (int count, fd_set* read, fd_set* write, fd_set* exce
   remaining.write_back(from_timeval(limit));
   return *result;
 }
+BYPASS_ALIAS(__select, select);
 
 BYPASS_EXPORT(int, pselect,
               (int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout, const sigset_t* mask)) {

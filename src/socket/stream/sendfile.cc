@@ -65,11 +65,9 @@ long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, 
     if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
     return datagram_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall));
   }
-  if (kind(file) != FileKind::kStream) {
-    sigpipe = kind(file) == FileKind::kListener;
-    return failure(sigpipe ? Error::kBrokenPipe : Error::kInvalid);
-  }
   Socket& socket = socket_of(file);
+  if (kind(file) == FileKind::kListener) return send_file_in_kernel(socket, fd, in_fd, offset, count, sigpipe);
+  if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
   if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
   return calls_of(socket).send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
 }
@@ -81,10 +79,10 @@ long send_file_on_wire(Socket& socket, int, int in_fd, off_t* offset, std::size_
   return r;
 }
 
-long send_file_unconnected(Socket& socket, int, int, off_t*, std::size_t, bool& sigpipe) {
+// The kernel's own socket is not connected, either. The file is read first: at its end the result is 0.
+long send_file_unconnected(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
   if (const long left = take_left_error(socket); left != 0) return left;
-  sigpipe = true;
-  return failure(Error::kBrokenPipe);
+  return send_file_in_kernel(socket, fd, in_fd, offset, count, sigpipe);
 }
 
 long send_file_in_kernel(Socket&, int fd, int in_fd, off_t* offset, std::size_t count, bool&) {

@@ -61,6 +61,7 @@ BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
 BYPASS_EXPORT(int, close, (int fd)) {
   return has_started() ? close_started(fd) : real.close(fd);
 }
+BYPASS_ALIAS(__close, close);
 
 // Our numbers in the range leave the table first. Then the kernel closes everything but the library's own descriptors.
 int close_numbers(unsigned first, unsigned last, int flags) {
@@ -122,6 +123,7 @@ BYPASS_EXPORT(int, dup2, (int fd, int target)) {
   if (refuses_target(target)) return -1;
   return duplicate_onto(fd, target, [=] { return real.dup2(fd, target); });
 }
+BYPASS_ALIAS(__dup2, dup2);
 
 BYPASS_EXPORT(int, dup3, (int fd, int target, int flags)) {
   if (refuses_target(target)) return -1;
@@ -153,6 +155,7 @@ BYPASS_EXPORT(int, fcntl, (int fd, int command, void* argument)) {
     return real.fcntl(fd, command, argument);
   return control_tracked(fd, command, argument);
 }
+BYPASS_ALIAS(__fcntl, fcntl);
 
 BYPASS_EXPORT(int, fcntl64, (int fd, int command, void* argument)) {
   if (!is_tracked(fd)) [[likely]]

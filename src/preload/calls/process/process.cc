@@ -218,6 +218,7 @@ BYPASS_EXPORT(pid_t, fork, ()) {
   if (child != 0 && !goes_straight()) after_fork_in_parent(child);
   return child;
 }
+BYPASS_ALIAS(__fork, fork);
 
 BYPASS_EXPORT(pid_t, _Fork, ()) {
   const socket::CancellationOff off;

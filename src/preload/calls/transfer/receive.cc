@@ -118,6 +118,7 @@ BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
     return real.read(fd, buffer, length);
   return read_tracked(fd, buffer, length);
 }
+BYPASS_ALIAS(__read, read);
 
 [[gnu::noinline]] ssize_t read_chk_tracked(int fd, void* buffer, size_t length, size_t room) {
   Use use(fd);

@@ -104,6 +104,7 @@ BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
     return real.write(fd, buffer, length);
   return write_tracked(fd, buffer, length);
 }
+BYPASS_ALIAS(__write, write);
 
 [[gnu::noinline]] ssize_t writev_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
@@ -147,6 +148,7 @@ BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int fla
     return real.send(fd, buffer, length, flags);
   return send_tracked(fd, buffer, length, flags);
 }
+BYPASS_ALIAS(__send, send);
 
 [[gnu::noinline]] ssize_t sendto_tracked(int fd, const void* buffer, size_t length, int flags, const sockaddr* name,
                                          socklen_t name_length) {

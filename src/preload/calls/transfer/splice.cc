@@ -10,6 +10,7 @@
 #include "os/program_memory.h"
 #include "preload/calls/transfer/transfer.h"
 #include "preload/escape.h"
+#include "preload/numbers.h"
 #include "preload/pumped.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
@@ -19,11 +20,11 @@ namespace {
 
 // A connection that is the kernel's beneath goes back to the kernel, and then splices. Returns 0: it may splice.
 // EAGAIN: earlier bytes are still on their way to the kernel, and the call may not wait. EINVAL: the connection stays
-// ours.
+// ours. A listener has no bytes, and the kernel's own socket under the number answers as for any listener.
 int why_not_spliced(int fd, socket::Transfer transfer, bool waits) {
   if (!is_tracked(fd)) return 0;
   Use use(fd);
-  if (!use) return 0;
+  if (!use || socket::kind(*use) == socket::FileKind::kListener) return 0;
   for (;;) {
     socket::leave_shared_memory(*use, waits ? socket::Wait::kForRoom : socket::Wait::kNot);
     if (socket::is_in_kernel(*use) || socket::has_splice(*use)) break;
@@ -39,12 +40,21 @@ bool may_wait(int fd, unsigned splice_flags) {
   return (splice_flags & SPLICE_F_NONBLOCK) == 0 && (real.fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
 }
 
+bool is_pipe(int fd) {
+  const KeepErrno keep;
+  return real.fcntl(fd, F_GETPIPE_SZ) >= 0;
+}
+
+// The kernel's sendfile() from a socket is splice() where the target is a pipe, and an error everywhere else
+// (do_sendfile).
+ssize_t send_from_socket(int out, int in, off_t* offset, size_t count) {
+  const socket::CancellationOff off;
+  if (offset != nullptr || !is_pipe(out)) return real.sendfile(out, in, offset, count);
+  return ::splice(in, nullptr, out, nullptr, count, 0);
+}
+
 ssize_t send_file(int out, int in, off_t* offset, size_t count) {
-  if (why_not_spliced(in, socket::Transfer::kRead, true) != 0) {
-    note_escape(in, observe::Reason::kNotBuilt, "sendfile answered with EINVAL");
-    errno = EINVAL;
-    return -1;
-  }
+  if (why_not_spliced(in, socket::Transfer::kRead, true) != 0) return send_from_socket(out, in, offset, count);
   if (!is_tracked(out)) [[likely]]
     return real.sendfile(out, in, offset, count);
   Use use(out);

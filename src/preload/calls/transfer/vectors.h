@@ -31,12 +31,14 @@ inline bool buffer_is_valid(const iovec& data) {
   return false;
 }
 
-/// preadv2 and pwritev2 at offset -1 are readv and writev with flags; a socket cannot seek to another offset.
+/// preadv2 and pwritev2 at offset -1 are readv and writev with flags; a socket cannot seek to another offset. Flags
+/// that concern files have no effect on a socket (kiocb_set_rw_flags).
 inline bool vector_flags(off_t offset, int flags, int& socket_flags) {
+  constexpr int kAll = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND;
   socket_flags = (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
-  if (offset != -1) errno = ESPIPE;
-  if (offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) != 0) errno = EOPNOTSUPP;
-  return offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0;
+  if (offset == -1 && (flags & ~kAll) == 0) return true;
+  errno = offset == -1 ? EOPNOTSUPP : offset < 0 ? EINVAL : ESPIPE;
+  return false;
 }
 
 inline bool is_of_nothing(const iovec* data, int count) {
