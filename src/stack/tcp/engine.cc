@@ -10,9 +10,9 @@
 #include "stack/tcp/icmp.h"
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/open/open.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/memory_wait.h"
 #include "stack/tcp/output/output.h"
-#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/timers.h"
 
 namespace bypass::tcp {

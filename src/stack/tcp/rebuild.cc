@@ -11,6 +11,7 @@
 #include "stack/tcp/core.h"
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/invariants.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/output/overlay.h"
 #include "stack/tcp/output/transmit.h"

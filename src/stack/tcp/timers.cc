@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stack/tcp/open/accept.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/output/overlay.h"
 #include "stack/tcp/output/transmit.h"

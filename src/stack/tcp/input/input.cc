@@ -1,8 +1,8 @@
 #include "stack/tcp/input/input.h"
 
 #include "stack/tcp/open/accept.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
-#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
 
 namespace bypass::tcp {

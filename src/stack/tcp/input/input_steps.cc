@@ -2,6 +2,7 @@
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/input/receive_window.h"
 #include "stack/tcp/open/accept.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"

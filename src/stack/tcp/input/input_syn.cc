@@ -3,9 +3,9 @@
 
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/open/open.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/output/overlay.h"
-#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
 
 namespace bypass::tcp {

@@ -4,6 +4,7 @@
 
 #include "stack/tcp/open/open.h"
 #include "stack/tcp/open/syn_cookie.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/output/overlay.h"
 #include "stack/tcp/output/transmit.h"

@@ -1,6 +1,7 @@
 #include "stack/tcp/open/time_wait.h"
 
 #include "stack/tcp/input/segment.h"
+#include "stack/tcp/output/detached.h"
 #include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/steering.h"

@@ -3,99 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stack/copy.h"
-#include "stack/frame/checksum.h"
-#include "stack/frame/frame_writer.h"
 #include "stack/tcp/input/receive_window.h"
-#include "stack/tcp/open/open.h"
-#include "stack/tcp/open/syn_cookie.h"
 #include "stack/tcp/output/overlay.h"
+#include "stack/tcp/output/payload_frame.h"
+#include "stack/tcp/output/segment_frame.h"
 #include "stack/tcp/timers.h"
 
 namespace bypass::tcp {
+
+using namespace segment;
+
 namespace {
 
 // An IPv4 packet is at most 65,535 bytes, headers with all options included.
 constexpr std::uint32_t kLargestFrame = 65535 - 120;
-
-// What the port does for this path; nothing while the port is not open in this process.
-Network::Offloads offloads_of(Env& env, const Path& path) {
-  if (path.neighbour != Path::kLooped && env.ctx.queue(path.port).port() == nullptr) return {};
-  return env.core.network.offloads(env.ctx, path);
-}
-
-Packet* new_frame(Env& env, const Path& path) {
-  if (!env.ctx.queue(path.port).can_transmit()) return nullptr;
-  return env.core.network.alloc(env.ctx, path);
-}
-
-// --- Payload
-
-// A frame without its header, and the sum of its bytes if the port does not make the checksum.
-struct Payload {
-  Packet* frame = nullptr;
-  PartialSum sum{};
-};
-
-// Copies the payload into as many buffers as needed, and sums it on the way. Returns no frame if the pool has run out.
-Payload copy_payload(Env& env, const Path& path, const SendRing::Spans& spans, bool summing) {
-  FrameWriter writer{env.core.network, env.ctx, path, 0, summing};
-  for (const auto& part : spans.part)
-    if (!part.empty() && !writer.append(part)) return {};
-  const PartialSum sum = writer.sum();
-  return {writer.take(), sum};
-}
-
-Payload refer_to_payload(Env& env, const Path& path, const SendRing::Spans& spans, bool summing) {
-  Packet* frame = env.core.network.alloc(env.ctx, path);
-  if (frame == nullptr) return {};
-  for (int i = 0; i < 2; i++) {
-    frame->external[i] = spans.part[i].data();
-    frame->external_len[i] = static_cast<std::uint32_t>(spans.part[i].size());
-  }
-  frame->frame_len = static_cast<std::uint32_t>(spans.size());
-  return {frame, summing ? checksum_frame(*frame, 0, frame->frame_len) : PartialSum{}};
-}
-
-// --- Of a connection under an overlay
-
-constexpr std::size_t kPieces = 16;
-constexpr std::size_t kMostOwnInFrame = 512;  // every port's buffer can hold them beside the headers
-
-Payload copy_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
-  FrameWriter writer{env.core.network, env.ctx, tcb.path, 0, summing};
-  std::span<const std::byte> pieces[kPieces];
-  for (std::size_t done = 0, covered = 0; done < length; done += covered) {
-    const std::size_t n = tcb.overlay->map.pieces(tcb.ring, position + done, length - done, pieces, covered);
-    for (std::size_t i = 0; i < n; i++)
-      if (!writer.append(pieces[i])) return {};
-  }
-  const PartialSum sum = writer.sum();
-  return {writer.take(), sum};
-}
-
-// Own bytes are copied into the frame, and it refers to the ring's bytes after them: at most one run of the map.
-Payload refer_to_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
-  Packet* frame = env.core.network.alloc(env.ctx, tcb.path);
-  if (frame == nullptr) return {};
-  std::span<const std::byte> pieces[SendMap::kPiecesOfOne];
-  std::size_t covered = 0;
-  const std::size_t n = tcb.overlay->map.pieces(tcb.ring, position, length, pieces, covered);
-  const std::size_t own = tcb.overlay->map.own_bytes(position, length);
-  std::size_t referred = 0;
-  for (std::size_t i = 0; i < n; i++) {
-    const auto size = static_cast<std::uint32_t>(pieces[i].size());
-    if (frame->len < own) {
-      copy_bytes(frame->data + frame->len, pieces[i].data(), size);
-      frame->len += size;
-    } else {
-      frame->external[referred] = pieces[i].data();
-      frame->external_len[referred++] = size;
-    }
-  }
-  frame->frame_len = length;
-  return {frame, summing ? checksum_frame(*frame, 0, frame->frame_len) : PartialSum{}};
-}
 
 // Not while the neighbour is unknown: a frame that waits for it must own its bytes.
 bool may_refer(const Network::Offloads& offloads, const Path& path, std::uint32_t length) {
@@ -110,61 +31,6 @@ void pin(Env& env, Tcb& tcb) {
   tcb.ring.pin();
   tcb.pinned_next = env.core.pinned;
   env.core.pinned = &tcb;
-}
-
-// --- Header
-
-struct Fields {
-  std::uint16_t source, destination;
-  SeqNum seq, ack;
-  std::uint8_t flags;
-  std::uint16_t window;
-  std::size_t options_len;
-};
-
-// Makes room for the header before the frame's bytes. Options lie after the fixed part.
-std::byte* push_header(Packet& frame, std::size_t options_len) {
-  const auto len = static_cast<std::uint32_t>(sizeof(TcpHeader) + options_len);
-  frame.data -= len;
-  frame.len += len;
-  frame.frame_len += len;
-  frame.l4_len = static_cast<std::uint16_t>(len);
-  return frame.data + sizeof(TcpHeader);
-}
-
-void write_header(Packet& frame, const Fields& f) {
-  auto& h = wire::at<TcpHeader>(frame, 0);
-  h.source = f.source;
-  h.destination = f.destination;
-  h.seq = f.seq.v;
-  h.ack = (f.flags & kAck) != 0 ? f.ack.v : 0;
-  h.data_offset = static_cast<std::uint8_t>((sizeof(TcpHeader) + f.options_len) / 4 << 4);
-  h.flags = f.flags;
-  h.window = f.window;
-  h.urgent = 0;
-}
-
-// RFC 9293 §3.1. The port makes the checksum if it can; the field then holds the pseudo header's sum, as packet.h says.
-void write_checksum(Packet& frame, const Path& path, bool offload, PartialSum payload = {}) {
-  auto& h = wire::at<TcpHeader>(frame, 0);
-  const PartialSum pseudo = checksum_pseudo(path.local, path.remote, wire::kProtocolTcp, frame.frame_len);
-  if (offload) {
-    frame.flags = static_cast<std::uint16_t>(frame.flags | kTxL4Checksum);
-    h.checksum.set_raw(checksum_fold(pseudo));
-    return;
-  }
-  h.checksum.set_raw(0);
-  h.checksum.set_raw(checksum_finish(pseudo + checksum(&h, frame.l4_len) + payload));
-}
-
-bool launch(Env& env, Path& path, Packet* frame) {
-  const auto sent = env.core.network.send(env.ctx, path, frame, wire::kProtocolTcp);
-  if (!sent.ok() && sent.error() == Error::kWouldBlock) {
-    env.ctx.release(frame);
-    return false;
-  }
-  env.count().tcp_segments_out++;
-  return true;
 }
 
 // --- An established connection's options: timestamps, then what SACK has to say
@@ -361,91 +227,6 @@ void block(Env& env, Tcb& tcb) {
 void queue_blocked(Env& env, Tcb& tcb) {
   env.core.blocked_ports |= 1U << tcb.path.port;
   env.core.blocked[tcb.path.port].push<&Tcb::blocked_next>(tcb);
-}
-
-bool send_detached(Env& env, const Detached& s) {
-  Path path;
-  if (!env.core.network.resolve(s.key.local, s.key.remote, path).ok()) return true;
-  path.tos = s.tos;
-  path.ttl = s.ttl;
-  Packet* frame = new_frame(env, path);
-  if (frame == nullptr) return false;
-  const std::size_t options_len = s.timestamps ? kTimestampsBytes : 0;
-  std::byte* options = push_header(*frame, options_len);
-  if (s.timestamps) write_timestamps(options, s.ts_value, s.ts_echo);
-  write_header(*frame, {s.key.local_port, s.key.remote_port, s.seq, s.ack, s.flags, s.window, options_len});
-  write_checksum(*frame, path, offloads_of(env, path).l4_checksum);
-  const bool sent = launch(env, path, frame);
-  if (sent && (s.flags & kRst) != 0) env.count().tcp_resets_out++;
-  return sent;
-}
-
-// Its options are those of a connection made from that SYN, or fewer: make_connection(), negotiate().
-bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options) {
-  Path path;
-  if (!env.core.network.resolve(key.local, key.remote, path).ok()) return false;
-  path.tos = options.tos;
-  path.ttl = options.ttl;
-  Packet* frame = new_frame(env, path);
-  if (frame == nullptr) return false;
-  const auto& config = env.core.config;
-  SynOptions o;
-  o.mss = own_mss(path.mtu, options);
-  o.timestamps = config.timestamps && syn.options.has_timestamps;
-  if (o.timestamps) {
-    o.sack_permitted = config.sack && syn.options.sack_permitted;
-    o.window_scaling = config.window_scaling && syn.options.has_window_scale;
-    o.window_scale = window_scale_for(largest_window(config, options));
-    o.ts_value = make_cookie_timestamp(timestamp_clock(env.now()), syn.options) +
-                 timestamp_offset(env.core.secret, {key.local, key.local_port}, {key.remote, key.remote_port});
-    o.ts_echo = syn.options.ts_value;
-  }
-  std::byte room[kMaxOptionBytes];
-  const std::size_t used = write_syn_options(room, o);
-  std::memcpy(push_header(*frame, used), room, used);
-  const auto window = static_cast<std::uint16_t>(std::min<std::uint32_t>(first_window(config, options), 0xffff));
-  write_header(*frame, {key.local_port, key.remote_port, cookie, syn.seq + 1, kSyn | kAck, window, used});
-  write_checksum(*frame, path, offloads_of(env, path).l4_checksum);
-  return launch(env, path, frame);
-}
-
-namespace {
-
-bool send_for(Env& env, const RecentReset& recent_reset, SeqNum seq, std::uint8_t flags) {
-  Detached segment;
-  segment.key = recent_reset.key;
-  segment.seq = seq;
-  segment.ack = recent_reset.ack;
-  segment.flags = flags;
-  return send_detached(env, segment);
-}
-
-}  // namespace
-
-bool send_farewell(Env& env, const RecentReset& recent_reset) {
-  if (recent_reset.asks) return send_for(env, recent_reset, recent_reset.before, kAck);
-  return send_for(env, recent_reset, recent_reset.seq, kRst | kAck);
-}
-
-bool repeat_farewell(Env& env, const RecentReset& recent_reset) {
-  const bool sent = send_farewell(env, recent_reset);
-  if (sent && !recent_reset.asks) send_for(env, recent_reset, recent_reset.before, kAck);
-  return sent;
-}
-
-void answer_with_reset(Env& env, const Segment& segment) {
-  if (segment.has(kRst) || segment.input->broadcast) return;
-  const TcpHeader& h = header_of(*segment.input);
-  Detached reset;
-  reset.key = {segment.input->destination, segment.input->source, h.destination, h.source};
-  if (segment.has(kAck)) {
-    reset.seq = segment.ack;
-    reset.flags = kRst;
-  } else {
-    reset.ack = segment.end();
-    reset.flags = kRst | kAck;
-  }
-  send_detached(env, reset);
 }
 
 }  // namespace bypass::tcp
