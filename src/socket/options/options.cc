@@ -168,14 +168,17 @@ bool is_of_the_moment(const OptionRow& row) {
 }  // namespace
 
 void KernelOptions::take(Socket& socket) {
-  for (const OptionRow& row : option_rows()) {
-    if (row.get == nullptr || row.set == nullptr || is_of_the_moment(row) || count_ == kMost) continue;
-    if (row.level == IPPROTO_IPV6 && socket.domain != AF_INET6) continue;
-    Value& value = values_[count_];
-    value.row = &row;
-    value.size = set_by_program(socket, row, value.bytes).size();
-    if (value.size != 0) count_++;
-  }
+  for (const auto rows : option_rows())
+    for (const OptionRow& row : rows) take(socket, row);
+}
+
+void KernelOptions::take(Socket& socket, const OptionRow& row) {
+  if (row.get == nullptr || row.set == nullptr || is_of_the_moment(row) || count_ == kMost) return;
+  if (row.level == IPPROTO_IPV6 && socket.domain != AF_INET6) return;
+  Value& value = values_[count_];
+  value.row = &row;
+  value.size = set_by_program(socket, row, value.bytes).size();
+  if (value.size != 0) count_++;
 }
 
 void KernelOptions::set(int fd) const {

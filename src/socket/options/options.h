@@ -27,7 +27,8 @@ struct OptionRow {
   bool in_details = false;
 };
 
-[[nodiscard]] std::span<const OptionRow> option_rows();
+/// The rows of SOL_SOCKET, of TCP and of IP.
+[[nodiscard]] std::array<std::span<const OptionRow>, 3> option_rows();
 /// Null if the table does not have this option for such a socket.
 [[nodiscard]] const OptionRow* find_option(const Socket& socket, int level, int name);
 
@@ -49,6 +50,8 @@ class KernelOptions {
     std::array<std::byte, kBytes> bytes;
     std::size_t size;
   };
+  void take(Socket& socket, const OptionRow& row);
+
   std::array<Value, kMost> values_;
   std::size_t count_ = 0;
 };
