@@ -32,7 +32,7 @@ target_compile_options(bypass_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi>
   -fno-strict-aliasing -fno-omit-frame-pointer -ftls-model=initial-exec)
 target_compile_definitions(bypass_flags INTERFACE _GNU_SOURCE)
-# The sanitizer builds, and tools/test in a new folder, compile the sources of a library eight at a time: each source loads the precompiled header anew, which
+# The sanitizer builds, and tools/test in a new folder, compile the sources of a library 24 at a time: each source loads the precompiled header anew, which
 # is a third of what it takes. So names in unnamed namespaces of one library must differ there, or the source is named in
 # bypass_compile_alone(). A build that people work in keeps single files: what one changes is then compiled in a second.
 option(BYPASS_UNITY "Compile the sources of a library a few at a time" OFF)
@@ -81,7 +81,7 @@ target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fn
 # without it.
 option(BYPASS_PRECOMPILE "Precompile the standard library's headers" ON)
 function(bypass_std_headers target kind)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${BYPASS_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${BYPASS_UNITY} UNITY_BUILD_BATCH_SIZE 24)
   if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
     target_precompile_headers(${target} REUSE_FROM bypass_std_headers_${kind})
   endif()

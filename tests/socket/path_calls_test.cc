@@ -60,7 +60,8 @@ TEST(PathCalls, LookedAt_OnlyWhatTheKernelDoesNotKnow) {
   EXPECT_TRUE(calls_of(socket).is_looked_at(socket));
 }
 
-/// sendfile() on a socket that was never connected: the kernel's own socket under the number answers, and raises SIGPIPE.
+/// sendfile() on a socket that was never connected: the kernel's own socket under the number answers, and raises
+/// SIGPIPE.
 TEST(PathCalls, SendFile_OfOneThatIsNotConnected_IsTheKernelsAnswer) {
   test::World::get();
   const auto before = std::signal(SIGPIPE, SIG_IGN);

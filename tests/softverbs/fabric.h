@@ -18,6 +18,10 @@
 
 namespace bypass::rdma::test {
 
+/// Rights of memory that a peer may not read, and may not use by atomic operations.
+inline constexpr unsigned kNoReads = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+inline constexpr unsigned kNoAtomics = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
 using namespace std::chrono_literals;
 using bypass::test::ip;
 using bypass::test::mac;

@@ -266,9 +266,6 @@ void into_silence(Failing& f) {
   f.send(f.to_peer(IBV_WR_RDMA_READ), f.pair.a.end.sge(600'000, 8));
 }
 
-constexpr unsigned kNoReads = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr unsigned kNoAtomics = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-
 const std::array<Fault, 16> kFaults = {{
     {.name = "LocalProtection", .here = IBV_WC_LOC_PROT_ERR, .post = send_unregistered},
     {.name = "LocalProtectionOfARead", .here = IBV_WC_LOC_PROT_ERR, .post = read_into_read_only},

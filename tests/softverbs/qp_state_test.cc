@@ -93,24 +93,24 @@ const std::array<Edge, 9> kRaw = {{
     {IBV_QPS_SQE, IBV_QPS_RTS, {}},
 }};
 
-struct Service {
+struct ServiceEdges {
   const char* name;
   ibv_qp_type type;
   std::span<const Edge> edges;
 };
-const std::array<Service, 4> kServices = {{{"RC", IBV_QPT_RC, kRc},
-                                           {"UC", IBV_QPT_UC, kUc},
-                                           {"UD", IBV_QPT_UD, kUd},
-                                           {"RAW_PACKET", IBV_QPT_RAW_PACKET, kRaw}}};
+const std::array<ServiceEdges, 4> kServiceEdges = {{{"RC", IBV_QPT_RC, kRc},
+                                                    {"UC", IBV_QPT_UC, kUc},
+                                                    {"UD", IBV_QPT_UD, kUd},
+                                                    {"RAW_PACKET", IBV_QPT_RAW_PACKET, kRaw}}};
 
 /// None: there is no such edge.
-std::optional<Attributes> attributes_of(const Service& service, ibv_qp_state from, ibv_qp_state to) {
+std::optional<Attributes> attributes_of(const ServiceEdges& service, ibv_qp_state from, ibv_qp_state to) {
   if (to == IBV_QPS_RESET || (to == IBV_QPS_ERR && from != IBV_QPS_RESET)) return Attributes{};
   const auto edge = std::ranges::find_if(service.edges, [&](const Edge& e) { return e.from == from && e.to == to; });
   return edge == service.edges.end() ? std::nullopt : std::optional{edge->attributes};
 }
 
-class QpStateTable : public ::testing::TestWithParam<Service> {
+class QpStateTable : public ::testing::TestWithParam<ServiceEdges> {
  protected:
   template <typename F>
   static void each_pair(F&& f) {
@@ -184,7 +184,7 @@ TEST_P(QpStateTable, TheDevice_GoesWhereTheTableLetsIt) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Services, QpStateTable, ::testing::ValuesIn(kServices),
+INSTANTIATE_TEST_SUITE_P(Services, QpStateTable, ::testing::ValuesIn(kServiceEdges),
                          [](const auto& service) { return std::string(service.param.name); });
 
 TEST(QpState, TheCurrentState_MayBeNamedAndMustBeTheOneItIs) {

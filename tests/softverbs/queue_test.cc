@@ -6,7 +6,7 @@
 namespace bypass::rdma::test {
 namespace {
 
-SendRequest write_to(Half& peer, unsigned flags = 0) {
+SendRequest write_request(Half& peer, unsigned flags = 0) {
   return {.opcode = IBV_WR_RDMA_WRITE, .flags = flags, .remote_addr = peer.end.address(0), .rkey = peer.end.rkey()};
 }
 
@@ -18,12 +18,12 @@ int notifications(End& end) {
 
 TEST(CompletionQueue, ArmedOnce_TellsOnce) {
   Pair pair;
-  pair.a.send(write_to(pair.b), 0, 8);
+  pair.a.send(write_request(pair.b), 0, 8);
   pair.fabric.settle();
   EXPECT_EQ(notifications(pair.a.end), 0) << "not armed";
   pair.a.end.device().request_notify(pair.a.end.cq(), false);
   EXPECT_EQ(notifications(pair.a.end), 0) << "what waits already does not count";
-  for (int i = 0; i < 3; i++) pair.a.send(write_to(pair.b), 0, 8);
+  for (int i = 0; i < 3; i++) pair.a.send(write_request(pair.b), 0, 8);
   pair.fabric.settle();
   EXPECT_EQ(notifications(pair.a.end), 1);
 }
@@ -59,7 +59,7 @@ TEST(CompletionQueue, Overrun_IsToldAndEndsTheQueuePair) {
   ASSERT_EQ(Pair::to_rts(pair.a), 0);
   pair.b.to_state(IBV_QPS_RESET);
   Pair::init(pair.b), Pair::to_rtr(pair.b, pair.a), Pair::to_rts(pair.b);
-  for (int i = 0; i < 6; i++) pair.a.send(write_to(pair.b), 0, 8);
+  for (int i = 0; i < 6; i++) pair.a.send(write_request(pair.b), 0, 8);
   pair.fabric.settle();
   EXPECT_TRUE(Device::overrun(*small));
   EXPECT_EQ(pair.a.end.poll(*small).size(), 4U);
@@ -74,7 +74,7 @@ TEST(CompletionQueue, Overrun_IsToldAndEndsTheQueuePair) {
 TEST(CompletionQueue, Resize_KeepsWhatWaits) {
   Pair pair;
   for (std::uint64_t i = 0; i < 10; i++) {
-    SendRequest request = write_to(pair.b);
+    SendRequest request = write_request(pair.b);
     request.wr_id = i;
     pair.a.send(request, 0, 8);
   }
@@ -94,7 +94,7 @@ TEST(CompletionQueue, WhatIsLookedAt_StaysUntilItIsTakenOff) {
   EXPECT_EQ(pair.a.end.device().peek(pair.a.end.cq(), seen), 0U);
   const Instant before = pair.fabric.now();
   for (std::uint64_t id = 1; id <= 3; id++) {
-    SendRequest request = write_to(pair.b);
+    SendRequest request = write_request(pair.b);
     request.wr_id = id;
     pair.a.send(request, 0, 8);
   }

@@ -141,8 +141,6 @@ TEST_P(OurRefusal, SaysWhy_AndEndsTheQueuePair) {
 }
 
 constexpr unsigned kNoWrites = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr unsigned kNoReads = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr unsigned kNoAtomics = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 INSTANTIATE_TEST_SUITE_P(
     Causes, OurRefusal,

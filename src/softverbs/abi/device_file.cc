@@ -19,14 +19,14 @@ namespace {
 
 using Access = int (*)(const char*, int);
 using AccessAt = int (*)(int, const char*, int, int);
-using Stat = int (*)(const char*, struct stat*);
+using StatByPath = int (*)(const char*, struct stat*);
 
 struct NextCalls {
   Access access = reinterpret_cast<Access>(dlsym(RTLD_NEXT, "access"));
   Access eaccess = reinterpret_cast<Access>(dlsym(RTLD_NEXT, "eaccess"));
   AccessAt faccessat = reinterpret_cast<AccessAt>(dlsym(RTLD_NEXT, "faccessat"));
-  Stat stat = reinterpret_cast<Stat>(dlsym(RTLD_NEXT, "stat"));
-  Stat stat64 = reinterpret_cast<Stat>(dlsym(RTLD_NEXT, "stat64"));
+  StatByPath stat = reinterpret_cast<StatByPath>(dlsym(RTLD_NEXT, "stat"));
+  StatByPath stat64 = reinterpret_cast<StatByPath>(dlsym(RTLD_NEXT, "stat64"));
 };
 
 const NextCalls& next_calls() {
