@@ -49,9 +49,7 @@ int let_libc_transfer(int fd, socket::Transfer transfer) {
   Use use(fd);
   if (!use) return 0;
   socket::leave_shared_memory(*use);
-  const int problem = socket::why_not_kernel(*use, transfer);
-  if (problem == ENOSYS) note_escape(fd, observe::Reason::kNotBuilt, "aio answered with ENOSYS");
-  return problem;
+  return socket::why_not_kernel(*use, transfer);
 }
 
 void note_io_uring(const char* detail) {

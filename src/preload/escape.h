@@ -24,8 +24,8 @@ void note_vfork_exec();
 /// `fd` will be inherited by a program that a vfork child, or posix_spawn, is about to exec.
 void note_given_away(int fd);
 
-/// libc's threads are about to read or write `fd` directly. 0: from now on they may. ENOSYS: the stack has the socket;
-/// `bypass why` records it. EAGAIN: bytes in shared memory come first.
+/// libc's threads are about to read or write `fd` directly. 0: from now on they may. ENOSYS: the stack has the socket.
+/// EAGAIN: bytes in shared memory come first.
 int let_libc_transfer(int fd, socket::Transfer transfer);
 /// The program has made an io_uring, by which any descriptor may be read; `detail` says how. From now on no connection
 /// shares memory.

@@ -79,6 +79,10 @@
     (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*, char* const*)) \
   X(int, system, (const char*))                                                                                     \
   X(FILE*, popen, (const char*, const char*))                                                                       \
+  X(int, aio_suspend, (const aiocb* const*, int, const timespec*))                                                  \
+  X(int, aio_suspend64, (const aiocb64* const*, int, const timespec*))                                              \
+  X(int, aio_cancel, (int, aiocb*))                                                                                 \
+  X(int, aio_cancel64, (int, aiocb64*))                                                                             \
   X(int, aio_read, (aiocb*))                                                                                        \
   X(int, aio_read64, (aiocb64*))                                                                                    \
   X(int, aio_write, (aiocb*))                                                                                       \

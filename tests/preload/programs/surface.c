@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pty.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -349,6 +350,118 @@ static void each(const char* kind, int fd, int peer) {
   if (b >= 0) writes_symbols(fd);
 }
 
+static struct aiocb request(int fd, int opcode, void* data, size_t bytes) {
+  return (struct aiocb){.aio_fildes = fd,
+                        .aio_lio_opcode = opcode,
+                        .aio_buf = data,
+                        .aio_nbytes = bytes,
+                        .aio_sigevent = {.sigev_notify = SIGEV_NONE}};
+}
+
+static void await(const char* what, struct aiocb* block) {
+  const struct aiocb* list[] = {NULL, block};
+  int waited = aio_suspend(list, 2, &(struct timespec){5, 0});
+  int error = aio_error(block);
+  printf("%s: %d %s %zd\n", what, waited, error == 0 ? "" : strerrorname_np(error), aio_return(block));
+}
+
+static sem_t told;
+static int told_value;
+
+static void tells(union sigval value) {
+  told_value = value.sival_int;
+  sem_post(&told);
+}
+
+static void asynchronous(void) {
+  static char one[16], other[16], third[16];
+  printf("== aio\n");
+  connect_both(&a, &b);
+  struct aiocb write_block = request(a, LIO_WRITE, "aio_write", 9);
+  TRY(aio_write(&write_block));
+  await("written", &write_block);
+  arrives(9);
+
+  struct aiocb first = request(a, LIO_READ, one, 4), second = request(a, LIO_READ, other, 4);
+  struct aiocb last = request(a, LIO_READ, third, 10), urgent = request(a, LIO_WRITE, "never", 5);
+  TRY(aio_read(&first));
+  TRY(aio_error(&first) == EINPROGRESS);
+  TRY(aio_suspend((const struct aiocb*[]){&first}, 1, &(struct timespec){0, 1000000}));
+  TRY(aio_read(&second));
+  TRY(aio_read(&last));
+  urgent.aio_reqprio = 3;
+  TRY(aio_write(&urgent));
+  TRY(aio_cancel(a, &first));
+  TRY(aio_cancel(a, &last));
+  TRY(aio_cancel(a, &urgent));
+  await("cancelled", &last);
+  TRY(aio_cancel(a, &last));
+  TRY(aio_cancel(b, &first));
+  TRY(write(b, "0123", 4));
+  await("first", &first);
+  printf("%.4s\n", one);
+  TRY(write(b, "4567", 4));
+  await("second", &second);
+  printf("%.4s\n", other);
+
+  sigset_t set;
+  siginfo_t info;
+  sigemptyset(&set);
+  sigaddset(&set, SIGRTMIN);
+  sigprocmask(SIG_BLOCK, &set, NULL);
+  first = request(a, LIO_READ, one, 4);
+  first.aio_sigevent =
+      (struct sigevent){.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN, .sigev_value.sival_int = 42};
+  TRY(aio_read(&first));
+  TRY(write(b, "sign", 4));
+  TRY(sigwaitinfo(&set, &info) == SIGRTMIN);
+  printf("%d %d %d\n", info.si_code == SI_ASYNCIO, info.si_value.sival_int, info.si_pid == getpid());
+  await("with a signal", &first);
+
+  sem_init(&told, 0, 0);
+  first = request(a, LIO_WRITE, "thread", 6);
+  first.aio_sigevent =
+      (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_notify_function = tells, .sigev_value.sival_int = 43};
+  TRY(aio_write(&first));
+  sem_wait(&told);
+  printf("told %d\n", told_value);
+  arrives(6);
+
+  struct aiocb of_file = request(file, LIO_READ, third, 10), none = request(-1, LIO_NOP, NULL, 0);
+  first = request(a, LIO_WRITE, "a list", 6);
+  struct aiocb* list[] = {&first, NULL, &of_file, &none};
+  TRY(lio_listio(LIO_WAIT, list, 4, NULL));
+  await("of the socket", &first);
+  await("of the file", &of_file);
+  printf("%.10s\n", third);
+  arrives(6);
+  struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = tells, .sigev_value.sival_int = 44};
+  first = request(a, LIO_WRITE, "without waiting", 15);
+  of_file = request(file, LIO_READ, third, 10);
+  TRY(lio_listio(LIO_NOWAIT, list, 4, &event));
+  sem_wait(&told);
+  printf("told %d\n", told_value);
+  arrives(15);
+  TRY(lio_listio(9, list, 4, NULL));
+  first = request(a, LIO_WRITE, "x", 1);
+  first.aio_reqprio = -1;
+  TRY(aio_write(&first));
+  TRY(aio_error(&first) == EINVAL);
+  TRY(lio_listio(LIO_WAIT, (struct aiocb*[]){&first}, 1, NULL));
+
+  first = request(a, LIO_WRITE, "x", 1);
+  TRY(aio_fsync(O_SYNC, &first));
+  await("fsync", &first);
+  shutdown(a, SHUT_WR), shutdown(b, SHUT_WR);
+  first = request(a, LIO_WRITE, "x", 1);
+  TRY(aio_write(&first));
+  await("after shutdown", &first);
+  first = request(a, LIO_READ, one, 4);
+  TRY(aio_read(&first));
+  await("at the end", &first);
+  close(a), close(b);
+}
+
 /* Other names of libc's for the same functions. */
 extern ssize_t __read(int, void*, size_t), __write(int, const void*, size_t), __send(int, const void*, size_t, int);
 extern int __close(int), __connect(int, const struct sockaddr*, socklen_t), __dup2(int, int), __fcntl(int, int, ...),
@@ -432,6 +545,7 @@ int main(void) {
   each("not connected", socket(AF_INET, SOCK_STREAM, 0), -1);
   each("datagrams", socket(AF_INET, SOCK_DGRAM, 0), -1);
   each("an epoll set", epoll_create1(0), -1);
+  asynchronous();
   other_names();
   a_terminal();
   return 0;

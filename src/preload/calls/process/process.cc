@@ -23,6 +23,7 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
+#include "preload/requests.h"
 #include "preload/straight.h"
 #include "preload/streams.h"
 #include "preload/symbols.h"
@@ -89,6 +90,7 @@ void after_fork_in_child() {
   forget_uses_after_fork();
   forget_changes_after_fork();
   forget_taking_after_fork();
+  forget_requests_after_fork();
   if (runtime::after_fork_child()) return adopt_numbers();
   // In the child, the parent's objects are the kernel sockets under the numbers.
   end_acceleration();
