@@ -29,7 +29,7 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"rlimit_fsize", "the limit on file sizes (RLIMIT_FSIZE) forbids the memory that processes share"},
     {"no_memory", "the memory budget is used up (BYPASS_MEMORY)"},
     {"escaped_fdopen", "the program uses stdio on the socket, which reads past us"},
-    {"escaped_exec", "the program ran another one that inherited the socket"},
+    {"escaped_exec", "the program ran another one that inherited the socket, and could not go on with it"},
     {"escaped_io_uring", "the program uses io_uring, which reads past us"},
     {"escaped_syscall", "the program made a system call by itself, which goes past us"},
     {"escaped_passed", "the program passed the socket to another process"},

@@ -28,12 +28,14 @@ namespace bypass::runtime {
 socket::Budgets budgets_of(const Config& config);
 
 struct Process {
-  Process(const Config& c, observe::Region& r, PortSet& p, arena::Mapped& mapped, Stack& stack)
+  /// `wires`: those of the image before this one, if there are any.
+  Process(const Config& c, observe::Region& r, PortSet& p, arena::Mapped& mapped, Stack& stack,
+          socket::Wires* wires = nullptr)
       : config(c),
         region(r),
         arena(mapped),
         ports(p),
-        shard(mapped.lock, stack, *mapped.memory, clock, budgets),
+        shard(mapped.lock, stack, *mapped.memory, clock, budgets, wires),
         progress(shard, ports, mapped.spare, c.tick) {}
 
   const Config& config;

@@ -35,12 +35,13 @@ constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
 constexpr Duration kSteeringLook = std::chrono::milliseconds(1);
 }  // namespace
 
-Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets)
+Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets, Wires* wires)
     : lock_(lock), stack_(stack), clock_(clock), budgets_(budgets) {
   context_.memory = &memory;
-  void* const place = memory.allocate(sizeof(Wires));
+  void* const place = wires != nullptr ? wires : memory.allocate(sizeof(Wires));
   sharable_ = place != nullptr;
-  wires_ = sharable_ ? new (place) Wires{} : new Wires{};
+  owns_wires_ = wires == nullptr;
+  wires_ = wires != nullptr ? wires : sharable_ ? new (place) Wires{} : new Wires{};
   next_timeout_.store(kNever.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
@@ -68,7 +69,16 @@ void Shard::stop_if_ended() {
     return;
   lock_.unlock();
   HandlersOff::count_out();
-  for (;;) os::call(SYS_pause);
+  constexpr std::int64_t kForLong = 1'000'000'000;  // ns
+  while (ended()) os::futex_wait(reinterpret_cast<const std::uint32_t*>(&ended_), 1, kForLong);
+  HandlersOff::count_in();
+  if (!lock_.lock()) __builtin_trap();
+  stop_if_ended();
+}
+
+void Shard::go_on_for_others() {
+  ended_.store(0, std::memory_order_release);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&ended_), INT_MAX);
 }
 
 void Shard::enter() {
@@ -374,7 +384,7 @@ void Shard::forget_threads() {
   last_arrival_.store(0, std::memory_order_relaxed);
   dozer_fd_ = -1;
   fresh_ = idle_ = false;
-  ended_.store(false, std::memory_order_relaxed);
+  ended_.store(0, std::memory_order_relaxed);
 }
 
 bool Shard::doze_while_watched(int event_fd) {

@@ -37,7 +37,9 @@ class ShortHold;
 class Shard {
  public:
   /// `ports` may still be empty: they are opened later.
-  Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets);
+  /// `wires`: those of the image before this one; null: new ones are made.
+  Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets,
+        Wires* wires = nullptr);
 
   [[nodiscard]] Stack& stack() { return stack_; }
   [[nodiscard]] Context& context() { return context_; }
@@ -128,8 +130,10 @@ class Shard {
 
   /// The process ends. Its other threads stop when they next ask for the lock, as when the kernel ends them, and do not
   /// see how their sockets end. Lock held.
-  void end_for_others() { ended_.store(true, std::memory_order_relaxed); }
-  [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_relaxed); }
+  void end_for_others() { ended_.store(1, std::memory_order_relaxed); }
+  [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_relaxed) != 0; }
+  /// The process does not end after all. Lock not held.
+  void go_on_for_others();
   /// The progress thread relies on armed ports.
   [[nodiscard]] bool progress_sleeps() const { return owns_wires_ && wires_->progress.asleep; }
 
@@ -167,8 +171,8 @@ class Shard {
   std::atomic<int> sleepers_{0};
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
-  bool served_ = false;  // the last poll took frames that other processes had left
-  std::atomic<bool> ended_{false};
+  bool served_ = false;                  // the last poll took frames that other processes had left
+  std::atomic<std::uint32_t> ended_{0};  // a futex
   Duration steering_patience_ = std::chrono::milliseconds(100);
   std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;

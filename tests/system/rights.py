@@ -32,8 +32,10 @@ def arenas(pid):
 
 
 def arena_descriptors(pid):
-    folder = f"/proc/{pid}/fd"
-    return [fd for fd in os.listdir(folder) if "memfd:bypass-arena" in os.readlink(f"{folder}/{fd}")]
+    """The descriptors of arenas that a process has not mapped. It keeps the one of its own for the next image."""
+    folder, mapped = f"/proc/{pid}/fd", arenas(pid)
+    those = [fd for fd in os.listdir(folder) if "memfd:bypass-arena" in os.readlink(f"{folder}/{fd}")]
+    return [fd for fd in those if str(os.stat(f"{folder}/{fd}").st_ino) not in mapped]
 
 
 def user_of(pid):

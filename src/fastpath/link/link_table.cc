@@ -31,7 +31,9 @@ PeerTable* make_table(Memory& memory, std::uint32_t tag) {
 }  // namespace
 
 LinkTable::LinkTable(Memory& memory, const LinksConfig& config)
-    : memory_(memory), table_(make_table(memory, make_tag(config))), link_memory_(config.link_memory) {}
+    : memory_(memory),
+      table_(config.table != nullptr ? config.table : make_table(memory, make_tag(config))),
+      link_memory_(config.link_memory) {}
 
 // --- Links
 

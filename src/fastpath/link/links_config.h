@@ -11,6 +11,7 @@
 namespace bypass::fastpath {
 
 struct PeerLink;
+struct PeerTable;
 
 struct LinksConfig {
   static constexpr unsigned kPlaceBits = 20, kHostBits = 12;
@@ -29,6 +30,9 @@ struct LinksConfig {
   /// Called when a link is up, was not made, or has failed; the entry has its stage and reason. With kRefused, no link
   /// was asked for; the peer is then unset if the reason has to do with no particular peer. May be null.
   void (*note)(const PeerLink& link) = nullptr;
+
+  /// The family's table, where this image goes on with that of the image before; null: a new one is made.
+  PeerTable* table = nullptr;
 
   /// Whether a stack's tag, whose upper bits say where it is, names our place.
   [[nodiscard]] bool is_our_place(std::uint32_t tag) const { return place != 0 && tag >> (32 - kPlaceBits) == place; }

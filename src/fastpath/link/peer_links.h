@@ -45,6 +45,7 @@ class PeerLinks final : public Links {
   [[nodiscard]] FramedTcp& framed() { return framed_; }
   [[nodiscard]] const Hooks& hooks() const { return framed_.hooks(); }
   [[nodiscard]] const PeerTable& table() const { return table_.shared(); }
+  [[nodiscard]] PeerTable& table() { return table_.shared(); }
   /// The owner's part. Another process uses it to ask for what its connections need.
   [[nodiscard]] LinkOwner& owner() { return owner_; }
   [[nodiscard]] const LinkOwner& owner() const { return owner_; }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <new>
+#include <utility>
 
 #include "os/kernel.h"
 #include "os/os.h"
@@ -51,6 +52,23 @@ constexpr std::size_t kHeaderBytes = (sizeof(Header) + kPage - 1) & ~(kPage - 1)
 
 void* g_base = nullptr;
 std::size_t g_bytes = 0;
+int g_memory = -1;
+bool g_keeps_memory = false;
+
+void close_memory() {
+  if (g_memory < 0) return;
+  own_descriptor(g_memory, false);
+  socket::kernel->close(std::exchange(g_memory, -1));
+}
+
+/// Keeps or closes the descriptor of memory that is mapped.
+void keep_memory(int fd) {
+  close_memory();
+  if (g_keeps_memory)
+    g_memory = own_high(fd);
+  else
+    socket::kernel->close(fd);
+}
 
 std::string errno_text(const char* what) {
   return std::string("the arena (memory shared with forked processes): ") + what + ": " + strerror(errno);
@@ -160,6 +178,21 @@ void reserve() {
   madvise(g_base, g_bytes, MADV_DONTDUMP);
 }
 
+bool reserve_at(std::span<const std::byte> addresses) {
+  void* const wanted = const_cast<std::byte*>(addresses.data());
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  void* const base = mmap(wanted, addresses.size(), PROT_NONE, kFlags, -1, 0);
+  if (base == MAP_FAILED) return false;
+  if (base != wanted) {  // before Linux 4.17 the address is a hint
+    munmap(base, addresses.size());
+    return false;
+  }
+  g_base = base;
+  g_bytes = addresses.size();
+  madvise(g_base, g_bytes, MADV_DONTDUMP);
+  return true;
+}
+
 std::span<const std::byte> range() {
   return {static_cast<const std::byte*>(g_base), g_base == nullptr ? 0 : g_bytes};
 }
@@ -178,7 +211,10 @@ Mapped* take(std::size_t budget, std::string& problem) {
   if (!fit_file_size(budget, problem)) return nullptr;
   const int fd = make_memory(problem);
   const bool is_mapped = fd >= 0 && map_memory(fd, problem);
-  if (fd >= 0) socket::kernel->close(fd);  // the mapping keeps the memory
+  if (is_mapped)
+    keep_memory(fd);  // the mapping keeps the memory without it
+  else if (fd >= 0)
+    socket::kernel->close(fd);
   if (!is_mapped) return nullptr;
   auto* header = static_cast<Header*>(g_base);
   header->layout = kLayout;
@@ -193,6 +229,52 @@ Mapped* take(std::size_t budget, std::string& problem) {
   Memory* memory = Memory::create(static_cast<std::byte*>(g_base) + kHeaderBytes, g_bytes - kHeaderBytes, budget);
   if (memory != nullptr) memory->keep_back(budget / kKeptBack);
   return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family), header->spare};
+}
+
+void keep_descriptor(bool keeps) {
+  g_keeps_memory = keeps;
+}
+
+int descriptor() {
+  return g_memory;
+}
+
+void hide_descriptor() {
+  if (g_memory >= 0) own_descriptor(g_memory, false);
+}
+
+void show_descriptor() {
+  if (g_memory >= 0) own_descriptor(g_memory, true);
+}
+
+Mapped* take_up(int memory, Memory& heap, std::string& problem) {
+  if (!map_memory(memory, problem)) {
+    drop();
+    return nullptr;
+  }
+  auto* const header = static_cast<Header*>(g_base);
+  if (header->magic != kMagic || header->layout != kLayout || header->header_bytes != kHeaderBytes ||
+      header->bytes != g_bytes) {
+    problem = "the arena of the image before this one is another library's";
+    drop();
+    return nullptr;
+  }
+  auto* const family = new socket::Family();
+  if (!family->attach(header->family)) {
+    problem = "no slot of the family could be taken";
+    drop();
+    return nullptr;
+  }
+  g_memory = memory;
+  own_descriptor(memory, true);
+  return new Mapped{&heap, *family, *new socket::ShardLock(header->lock, *family), header->spare};
+}
+
+void disown(int memory, std::uint32_t slot) {
+  const auto at = static_cast<off_t>(offsetof(Header, family) + offsetof(socket::FamilyTable, slots) +
+                                     slot * sizeof(socket::ProcessSlot) + offsetof(socket::ProcessSlot, pid));
+  const std::uint32_t nobody = socket::kNobody;
+  os::call(SYS_pwrite64, memory, os::address(&nobody), sizeof nobody, at);
 }
 
 namespace {
@@ -254,11 +336,13 @@ void abandon(int memory) {
 }
 
 void drop() {
+  close_memory();
   mmap(g_base, g_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   madvise(g_base, g_bytes, MADV_DONTDUMP);
 }
 
 bool map(int memory, std::string& problem) {
+  close_memory();
   if (map_memory(memory, problem)) return true;
   drop();
   return false;
@@ -268,7 +352,10 @@ bool renew(const Mapped& mapped, void (*leave)(const Mapped&), std::string& prob
   const int fd = copy_arena(mapped, problem);
   leave(mapped);
   const bool renewed = fd >= 0 && map_memory(fd, problem);
-  if (fd >= 0) socket::kernel->close(fd);
+  if (renewed)
+    keep_memory(fd);
+  else if (fd >= 0)
+    socket::kernel->close(fd);
   if (!renewed) drop();
   return renewed;
 }

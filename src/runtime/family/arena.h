@@ -47,6 +47,10 @@ struct Mapped {
 /// take() tells so.
 void reserve();
 
+/// The same for an image that goes on with the arena of the image before it: exactly these addresses. False: another
+/// mapping is there.
+[[nodiscard]] bool reserve_at(std::span<const std::byte> addresses);
+
 /// The reserved addresses; empty: nothing is reserved.
 [[nodiscard]] std::span<const std::byte> range();
 
@@ -56,6 +60,20 @@ std::size_t largest_budget();
 /// Turns the reservation into memory, of which `budget` bytes may be used. Null: `problem` says completely why
 /// (RLIMIT_FSIZE, RLIMIT_AS, no memfd), and the program stays with the kernel's sockets.
 Mapped* take(std::size_t budget, std::string& problem);
+
+/// The memory's descriptor, by which the next image of this process maps it; -1: there is none. Only a process keeps
+/// one that has ports, and only for the arena that it has mapped.
+void keep_descriptor(bool keeps);
+[[nodiscard]] int descriptor();
+/// Called in a child, around the closing of everything that was the parent's own.
+void hide_descriptor();
+void show_descriptor();
+
+/// For an image that goes on: maps `memory` at the reserved addresses, and takes the slot of the image before it.
+/// Null: `problem` says why not. `memory` is kept as the arena's descriptor, or closed.
+Mapped* take_up(int memory, Memory& heap, std::string& problem);
+/// The image does not go on: to other processes this one has ended. A system call.
+void disown(int memory, std::uint32_t slot);
 
 /// Leaves the arena to the other processes. In its place comes a copy, at the same addresses, of what has been touched.
 /// `leave` is called after the copy is made and before it takes the place: what `leave` writes, only the others see.

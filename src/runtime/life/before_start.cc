@@ -158,6 +158,10 @@ void keep_environment(const char* const* environment) {
   use_environment(g_environment.entries());
 }
 
+const char* const* kept_environment() {
+  return g_environment.entries();
+}
+
 const Config& configuration() {
   if (g_config != nullptr) return *g_config;
   const Inside inside;

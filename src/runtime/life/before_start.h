@@ -12,6 +12,9 @@ namespace bypass::runtime {
 /// Called when the library is loaded: copies what the environment says to us, and does nothing else.
 void keep_environment(const char* const* environment);
 
+/// What was copied.
+const char* const* kept_environment();
+
 /// The configuration. The first call reads it (the first internet socket or epoll set, one thread); then it is
 /// constant. A problem has been logged and noted in the stats file. Under BYPASS_STRICT it has ended the program.
 const Config& configuration();

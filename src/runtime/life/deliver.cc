@@ -127,7 +127,7 @@ void deliver_rest(Process& p) {
     const Rest rest = look_at_rest(p.shard, last);
     // If the other ends of all wires are gone, no peer could want our FIN. If a link comes up again, the FIN is sent
     // once more.
-    if (rest.only_ends() && !p.ports.any_link_is_up() && !p.ports.any_link_is_expected()) return;
+    if (rest.only_ends() && !p.ports.any_link_is_up() && !p.ports.any_link_is_expected(p.clock.now())) return;
     if (rest.nothing()) {
       latest = std::min(latest, p.clock.now() + kForThePeersEnd);
       if (!last || rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;

@@ -94,11 +94,13 @@ bool after_fork_child() {
   socket::local_save_channels();
   p.ports.hide_handovers();
   spare::hide();
+  arena::hide_descriptor();
   hide_relay();
   socket::hide_doorbells();
   close_own_descriptors(log_descriptor());
   socket::show_doorbells();
   show_relay();
+  arena::show_descriptor();
   spare::show();
   p.ports.show_handovers();
   socket::local_restore_channels();

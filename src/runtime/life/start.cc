@@ -18,6 +18,7 @@
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/life/from_config.h"
+#include "runtime/life/next_image.h"
 #include "runtime/life/state.h"
 #include "runtime/links/prepare_links.h"
 #include "runtime/ports/open_ports.h"
@@ -28,6 +29,7 @@
 #include "runtime/progress/publish.h"
 #include "runtime/routing/policy.h"
 #include "socket/family/kin.h"
+#include "socket/objects.h"
 #include "socket/shard.h"
 #include "stack/stack.h"
 
@@ -96,8 +98,9 @@ bool names_ports() {
 }
 
 void at_load(char** envp) {
+  const bool is_reserved = read_heritage_at_load(envp);
   keep_environment(envp);
-  arena::reserve();
+  if (!is_reserved) arena::reserve();
 }
 
 std::span<const std::byte> arena_range() {
@@ -118,6 +121,51 @@ bool accelerates() {
   return !g_forked_child && configuration().wants_anything();
 }
 
+namespace {
+
+/// What a process stands on: new, or left by the image before this one.
+struct Ground {
+  arena::Mapped* mapped = nullptr;
+  Stack* stack = nullptr;
+  socket::Wires* wires = nullptr;
+  fastpath::PeerTable* links = nullptr;
+};
+
+/// Null `mapped`: it cannot start, which has been reported.
+Ground new_ground(const Config& config, const StackConfig& settings) {
+  std::string problem;
+  Ground ground;
+  arena::keep_descriptor(!config.ports.empty());
+  ground.mapped = arena::take(config.memory, problem);
+  if (ground.mapped == nullptr) {
+    (void)cannot_start(Reason::kArenaUnavailable, problem);
+    return {};
+  }
+  ground.stack = Stack::create(*ground.mapped->memory, settings);
+  if (ground.stack != nullptr) return ground;
+  (void)cannot_start(Reason::kNoMemory,
+                     "BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");
+  return {};
+}
+
+Ground left_ground() {
+  arena::keep_descriptor(true);
+  std::string problem;
+  const char* why = why_not_take_up();
+  if (why == nullptr) {
+    const HeritageHead& head = heritage()->head;
+    arena::Mapped* const mapped = arena::take_up(head.arena, *head.memory, problem);
+    socket::objects = head.objects;
+    if (mapped != nullptr) return {mapped, head.stack, head.wires, head.links};
+    why = problem.c_str();
+  }
+  BYPASS_LOG_ERROR("sockets that this image inherits have ended: %s", why);
+  refuse_heritage(why);
+  return {};
+}
+
+}  // namespace
+
 bool start() {
   if (g_process != nullptr) return !g_forked_child;
   Inside inside;
@@ -134,19 +182,16 @@ bool start() {
   StackConfig stack_settings = stack_config(config);
   if (!os::fill_random(stack_settings.tcp.secret, sizeof stack_settings.tcp.secret))
     return cannot_start(Reason::kSyscallFilter, "getrandom gives no key for TCP's sequence numbers");
-  arena::Mapped* mapped = arena::take(config.memory, problem);
-  if (mapped == nullptr) return cannot_start(Reason::kArenaUnavailable, problem);
-  Stack* stack = Stack::create(*mapped->memory, stack_settings);
-  if (stack == nullptr)
-    return cannot_start(Reason::kNoMemory,
-                        "BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");
-  auto* p = new Process(config, region(), *ports, *mapped, *stack);
+  Ground ground = has_heritage() ? left_ground() : Ground{};
+  if (ground.mapped == nullptr) ground = new_ground(config, stack_settings);
+  if (ground.mapped == nullptr) return false;
+  auto* p = new Process(config, region(), *ports, *ground.mapped, *ground.stack, ground.wires);
   g_process = p;
   fill_policy(config);
   socket::process_shard = &p->shard;
   fill_local_policy(*p);
-  prepare_links(*p, *stack, *mapped->memory);
-  mapped->lock.set_handlers({p, recover, nullptr});
+  prepare_links(*p, *ground.stack, *ground.mapped->memory, ground.links);
+  ground.mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
   p->progress.on_end(before_exit);

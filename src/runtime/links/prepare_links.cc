@@ -51,7 +51,7 @@ constexpr Hooks kNoLinks{.plain = report_no_links};
 }  // namespace
 
 /// Called before any connection is made: each connection is asked whether it may be framed.
-void prepare_links(Process& p, Stack& stack, Memory& memory) {
+void prepare_links(Process& p, Stack& stack, Memory& memory, fastpath::PeerTable* table) {
   const auto wants = [&p](const PortConfig& port) { return p.config.wants_links(port); };
   const bool rdma = std::any_of(p.config.ports.begin(), p.config.ports.end(), wants);
   const bool shm = !p.config.ports.empty() && p.place != 0;
@@ -65,6 +65,7 @@ void prepare_links(Process& p, Stack& stack, Memory& memory) {
   config.random = random_number;
   config.routed_peers = p.rdma_peers;
   config.note = note_link;
+  config.table = table;
   p.links = std::make_unique<fastpath::PeerLinks>(stack.tcp(), memory, config);
   if (p.links->valid()) p.shard.use_links(*p.links);
 }

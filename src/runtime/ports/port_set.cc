@@ -70,9 +70,13 @@ bool PortSet::any_is_forbidden() const {
                      [](const Entry& entry) { return entry.port != nullptr && entry.port->forbidden(); });
 }
 
-bool PortSet::any_link_is_expected() const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [](const Entry& entry) { return entry.port != nullptr && entry.port->expects_link(); });
+// The peer of a wire that another process, or another image, had before comes back within some milliseconds.
+bool PortSet::any_link_is_expected(Instant now) const {
+  constexpr Duration kForThePeer = std::chrono::milliseconds(500);
+  const bool comes_back = now - taken_over_ < kForThePeer;
+  return std::any_of(entries_.begin(), entries_.end(), [=](const Entry& entry) {
+    return entry.port != nullptr && (entry.port->expects_link() || (comes_back && entry.port->link_ups() == 0));
+  });
 }
 
 std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
@@ -234,6 +238,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     wires.caps[place].arena_frames = true;
   }
   if (context.ports == 0) return;
+  if (wires.known) taken_over_ = shard.clock().now();
   if (steered) {
     shard.stack().steer_all(context);
     // At once: a handover's copy of an earlier owner's flows is dropped as soon as keep_flows() has our flows.

@@ -81,8 +81,9 @@ class PortSet {
   [[nodiscard]] bool any_link_is_up() const;
   /// For an owner's ports: whether a wire does not admit this process.
   [[nodiscard]] bool any_is_forbidden() const;
-  /// Whether a link that is down has its other end: see Port::expects_link().
-  [[nodiscard]] bool any_link_is_expected() const;
+  /// Whether a link that is down has its other end: see Port::expects_link(). So does one that has just been taken
+  /// over.
+  [[nodiscard]] bool any_link_is_expected(Instant now) const;
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
   /// Whether ports[index] works (or was not tried yet).
@@ -106,6 +107,13 @@ class PortSet {
   /// For a driver, after that: serves the family of the arena with the ports. False: a process of that family has
   /// ports.
   bool serve_apart(socket::Shard& shard);
+
+  /// Around an exec in which the process hands its sockets on (life/next_image.h): no thread opens the ports, or takes
+  /// them over, from hold_for_exec() to go_on_after_exec(). close_for_exec() closes what is open; another process may
+  /// go on with the wire.
+  void hold_for_exec();
+  void close_for_exec(socket::Shard& shard) { shut(shard); }
+  void go_on_after_exec();
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with the wire.
   void close(socket::Shard& shard);
@@ -181,8 +189,9 @@ class PortSet {
   /// Links within the host, of all ports.
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false, unguarded_told_ = false;
-  bool missed_ = false;  // used by the progress thread
-  bool kept_ = false;    // until the process ends; changed and read with the ports' lock held
+  bool missed_ = false;   // used by the progress thread
+  Instant taken_over_{};  // when this process opened ports that the family had before
+  bool kept_ = false;     // until the process ends; changed and read with the ports' lock held
   Handovers handovers_;
   std::string refused_;  // why the ports did not open here, if they were left to another process
   PluginSet plugins_;

@@ -280,6 +280,14 @@ void PortSet::shut(socket::Shard& shard) {
   state_.store(State::kClosed, std::memory_order_release);
 }
 
+void PortSet::hold_for_exec() {
+  pthread_mutex_lock(&g_opening);
+}
+
+void PortSet::go_on_after_exec() {
+  pthread_mutex_unlock(&g_opening);
+}
+
 void PortSet::leave(socket::Shard& shard) {
   pthread_mutex_lock(&g_opening);
   shut(shard);

@@ -19,6 +19,8 @@ namespace bypass::socket {
 
 inline constexpr std::uint32_t kMaxProcesses = 1024;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
+/// The pid of a slot whose process counts as dead: above every pid (PID_MAX_LIMIT).
+inline constexpr std::uint32_t kNobody = 1U << 30;
 
 /// How other processes of the family reach a sleeper (doorbell.h).
 struct Doorbell {
@@ -132,7 +134,6 @@ class Family {
     std::uint32_t generation;
     bool executing;
   };
-  static constexpr std::uint32_t kNobody = 1U << 30;  // above every pid (PID_MAX_LIMIT)
   bool make_page();
   bool take_slot();
   std::uint32_t claim(std::uint32_t pid);

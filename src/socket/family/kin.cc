@@ -4,6 +4,7 @@
 
 #include "os/os.h"
 #include "os/own/let_others_run.h"
+#include "socket/family/kin_steps.h"
 #include "socket/family/move_sockets.h"
 #include "socket/family/pumped.h"
 #include "socket/objects.h"
@@ -23,6 +24,8 @@ std::uint32_t expected_members(const Wires& wires) {
   return wires.keeper.pid.load(std::memory_order_acquire) != 0 ? 1 : 0;
 }
 
+}  // namespace
+
 void count_members() {
   Wires& wires = shard().wires();
   const std::uint32_t count = shard().family().count();
@@ -30,12 +33,7 @@ void count_members() {
   if (wires.members.exchange(members, std::memory_order_relaxed) > members) call_driver();
 }
 
-template <typename F>
-void for_each_file(F&& f) {
-  if (objects == nullptr) return;
-  objects->sockets.for_each([&](Socket& socket) { f(socket); });
-  objects->epolls.for_each([&](Epoll& epoll) { f(epoll); });
-}
+namespace {
 
 // The kernel resets a connection that is closed with bytes unread. A reset is sent only once, with a sequence number
 // that fits only if everything in flight has arrived. With a dead owner's rings that is lost, and the peer would wait
@@ -53,28 +51,33 @@ void tell_if_listener_goes(const File& file) {
 
 enum class Cause : std::uint8_t { kLeaves, kDied };
 
-/// Drops all references of a slot. An object without any other reference ends.
-void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
-  for_each_file([&](File& file) {
-    if (!file.alive || file.references.of(slot) == 0) return;
-    if (!file.references.drop(objects->memory, slot)) {
-      tell_pump(file);
-      return tell_if_listener_goes(file);
-    }
-    file.ending = true;
-    if (cause == Cause::kDied) leave_nothing_unread(guard, file);
-    end_if_unused(guard, file);
-  });
+void drop_references(Guard& guard, File& file, std::uint32_t slot, Cause cause) {
+  if (!file.alive || file.references.of(slot) == 0) return;
+  if (!file.references.drop(objects->memory, slot)) {
+    tell_pump(file);
+    return tell_if_listener_goes(file);
+  }
+  file.ending = true;
+  if (cause == Cause::kDied) leave_nothing_unread(guard, file);
+  end_if_unused(guard, file);
 }
 
-/// Calls the owner of the wires, so that it looks at the new member.
+/// Drops all references of a slot. An object without any other reference ends.
+void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
+  for_each_file([&](File& file) { drop_references(guard, file, slot, cause); });
+}
+
+}  // namespace
+
+void drop_references_to(Guard& guard, File& file, std::uint32_t slot) {
+  drop_references(guard, file, slot, Cause::kLeaves);
+}
+
 void call_owner() {
   const std::uint32_t owner = shard().wires().owner_slot();
   if (owner != kNoSlot) collect_wake(WakeTarget::process(owner));
 }
 
-// From here on what arrives is put into the arena; what lies in the device's memory is moved there. If a thread is
-// copying from that memory right now, this waits for it.
 bool move_frames(Guard& guard) {
   const auto being_read = [](const void* user) { return static_cast<const Socket*>(user)->has(kReading); };
   while (shard().stack().move_frames_to_arena(guard.context(), being_read) != 0) {
@@ -86,8 +89,6 @@ bool move_frames(Guard& guard) {
   }
   return true;
 }
-
-}  // namespace
 
 Fork begin_fork() {
   Fork fork;

@@ -54,51 +54,45 @@ int failed(int result) {
 }
 
 BYPASS_EXPORT(int, execve, (const char* path, char* const* argv, char* const* environment)) {
-  before_exec(path);
-  return failed(real.execve(path, argv, environment));
+  return failed(real.execve(path, argv, before_exec({path}, environment)));
 }
 
 BYPASS_EXPORT(int, execv, (const char* path, char* const* argv)) {
-  before_exec(path);
-  return failed(real.execve(path, argv, environ));
+  return failed(real.execve(path, argv, before_exec({path}, environ)));
 }
 
 BYPASS_EXPORT(int, execvp, (const char* file, char* const* argv)) {
-  before_exec(file);
-  return failed(real.execvpe(file, argv, environ));
+  return failed(real.execvpe(file, argv, before_exec({file, true}, environ)));
 }
 
 BYPASS_EXPORT(int, execvpe, (const char* file, char* const* argv, char* const* environment)) {
-  before_exec(file);
-  return failed(real.execvpe(file, argv, environment));
+  return failed(real.execvpe(file, argv, before_exec({file, true}, environment)));
 }
 
 BYPASS_EXPORT(int, fexecve, (int fd, char* const* argv, char* const* environment)) {
-  before_exec(nullptr);
+  (void)before_exec({nullptr}, environment);
   return failed(real.fexecve(fd, argv, environment));
 }
 
 BYPASS_EXPORT(int, execveat,
               (int directory, const char* path, char* const* argv, char* const* environment, int flags)) {
-  before_exec(nullptr);
+  (void)before_exec({nullptr}, environment);
   return failed(real.execveat(directory, path, argv, environment, flags));
 }
 
 BYPASS_EXPORT(int, execl, (const char* path, const char* first, ...)) {
-  before_exec(path);
-  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execve(path, argv, environ)));
+  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execve(path, argv, before_exec({path}, environ))));
   return result;
 }
 
 BYPASS_EXPORT(int, execlp, (const char* file, const char* first, ...)) {
-  before_exec(file);
-  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execvpe(file, argv, environ)));
+  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execvpe(file, argv, before_exec({file, true}, environ))));
   return result;
 }
 
 BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
-  before_exec(path);
-  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execve(path, argv, va_arg(arguments, char* const*))));
+  BYPASS_WITH_ARGUMENTS(
+      first, int result = failed(real.execve(path, argv, before_exec({path}, va_arg(arguments, char* const*)))));
   return result;
 }
 

@@ -12,12 +12,16 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <string>
+#include <string_view>
+
 #include "os/os.h"
 #include "os/own/cancellation.h"
 #include "os/own/in_handler.h"
 #include "preload/acceleration.h"
 #include "preload/calls/process/address_limit.h"
 #include "preload/calls/process/credentials.h"
+#include "preload/calls/process/hand_on.h"
 #include "preload/calls/process/process.h"
 #include "preload/calls/process/signals.h"
 #include "preload/escape.h"
@@ -105,38 +109,51 @@ void note_vfork() {
 
 namespace {
 
-// An exec that cannot succeed must not end the process's objects; Python tries every folder of PATH.
-bool can_be_run(const char* program) {
-  if (program == nullptr || strchr(program, '/') != nullptr) return program == nullptr || access(program, X_OK) == 0;
+bool can_be_run(const std::string& file) {
+  return access(file.c_str(), X_OK) == 0;
+}
+
+/// The file that execvp() finds; "": none.
+std::string find_program(const char* name) {
   const char* path = getenv("PATH");
-  if (path == nullptr) return true;
+  if (path == nullptr) path = "/bin:/usr/bin";
   for (const char* folder = path; folder != nullptr; folder = strchr(folder, ':')) {
     if (*folder == ':') folder++;
-    char file[PATH_MAX];
-    auto length = static_cast<int>(strcspn(folder, ":"));
-    snprintf(file, sizeof(file), "%.*s/%s", length, folder, program);
-    if (access(file, X_OK) == 0) return true;
+    const std::string_view where(folder, strcspn(folder, ":"));
+    std::string file = where.empty() ? name : std::string(where) + '/' + name;
+    if (can_be_run(file)) return file;
   }
-  return false;
+  return "";
 }
 
 }  // namespace
 
-void before_exec(const char* program) {
+// An exec that cannot succeed must not end the process's objects; Python tries every folder of PATH.
+char* const* before_exec(const Program& program, char* const* environment) {
   KeepErrno keep;
   if (!has_started() || goes_straight()) {
     if (has_started()) note_vfork_exec();
-    return give_address_limit_back();
+    give_address_limit_back();
+    return environment;
   }
-  if (!can_be_run(program)) return;
-  runtime::before_exec(note_exec(program != nullptr ? program : "fexecve"));
+  const bool is_searched = program.is_searched && strchr(program.name, '/') == nullptr;
+  const std::string file = is_searched ? find_program(program.name) : program.name != nullptr ? program.name : "";
+  if (program.name != nullptr && !can_be_run(file)) return environment;
+  const HandingOn handing = hand_on(file.c_str(), environment);
+  if (handing.fails) return environment;
+  if (handing.environment != nullptr) return handing.environment;
+  std::string what = program.name != nullptr ? program.name : "fexecve";
+  if (handing.why_not != nullptr) what.append(": ").append(handing.why_not);
+  runtime::before_exec(note_exec(what.c_str()));
   stay_outside();  // handlers that were held back run now
   let_handlers_run();
   give_address_limit_back();
+  return environment;
 }
 
 void after_failed_exec() {
   KeepErrno keep;
+  if (take_back()) return;
   hide_in_address_limit();
   if (thread_path.least == 0) return;
   thread_path.depth = thread_path.least = 0;
@@ -164,6 +181,7 @@ bool is_more_privileged_than_caller() {
   if (is_more_privileged_than_caller()) return;
   runtime::at_load(environment);
   begin_deciding();
+  take_up_numbers();
   pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);
 }
 

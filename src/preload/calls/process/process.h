@@ -13,11 +13,16 @@ void after_fork_in_child();
 /// This thread's next calls may be a vfork child's.
 void note_vfork();
 
-/// Delivers unsent data, and notes what the new program would inherit; a forked child releases everything. Does nothing
-/// for a program that cannot be run. Null: the program has no path.
-void before_exec(const char* program);
+struct Program {
+  const char* name;          // null: it has no path
+  bool is_searched = false;  // in the folders of PATH, as execvp() does
+};
+/// Hands the sockets on that the new program inherits, if it can go on with them (hand_on.h). Otherwise delivers unsent
+/// data, and notes what the new program would inherit; a forked child releases everything. Does nothing for a program
+/// that cannot be run. Returns the environment for the exec.
+char* const* before_exec(const Program& program, char* const* environment);
 
-/// The exec has failed: the program continues with the kernel's sockets.
+/// The exec has failed: the program continues with its sockets, if they were handed on, or with the kernel's.
 void after_failed_exec();
 
 /// The calling thread is about to end. If it is the program's last thread, the process ends, too.

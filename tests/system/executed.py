@@ -1,0 +1,199 @@
+"""A process executes another program, and that one goes on with the sockets of the port that it inherits.
+executed.py NAME...   (no name: lists them)"""
+import subprocess
+
+from harness import check, free_port, make_file, run_named
+from sides import leaves_nobody_to_ask, on
+
+CASES = {}
+WIRES = ("vhost", "virtio", "veth")
+
+
+def scenario(*wires):
+    return lambda function: on(CASES, *wires)(leaves_nobody_to_ask(function))
+
+
+TALKS = """
+import hashlib, os, socket, sys, threading
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+file = connection.makefile("rb")
+for turn in range(int(sys.argv[3]) + 1):
+    connection.sendall(b"line %d\\n" % turn)
+    print(file.readline().decode().strip(), flush=True)
+data = os.urandom(1 << 20)
+def write():
+    connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+threading.Thread(target=write).start()
+print(hashlib.sha256(file.read()).digest() == hashlib.sha256(data).digest(), flush=True)
+"""
+
+
+@scenario(*WIRES)
+def a_connection_goes_on(side):
+    """An accepted connection goes through several images, and at last is the input and output of cat."""
+    port, rounds = free_port(), 3
+    server = side.start_python("server", "handed_on.py", rounds, side.address, port, until="ready")
+    client = side.run("client", "/usr/bin/python3", "-uc", TALKS, side.address, port, rounds).decode()
+    check(side.end(server) == 0, side.output(server))
+    return client.split("\n"), side.output(server).count("True True")
+
+
+ASKS = """
+import socket, sys
+for word in sys.argv[3:]:
+    connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+    connection.sendall(word.encode() + b"\\n")
+    print(connection.makefile().read().strip(), flush=True)
+"""
+
+
+@scenario(*WIRES)
+def a_listener_goes_on(side):
+    """Clients connect at any moment, and none is refused or reset."""
+    port, words = free_port(), ["one", "again", "two", "again", "again", "three", "end"]
+    server = side.start_python("server", "inherits.py", "listener", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", ASKS, side.address, port, *words).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told.split()
+
+
+WAKES = """
+import socket, sys, time
+address = sys.argv[1], int(sys.argv[2])
+first = socket.create_connection(address, 30)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.settimeout(0.5)
+sys.stdin.readline()  # it waits
+second = socket.create_connection(address, 30)
+second.sendall(b"second\\n")
+heard = b""
+while not heard:
+    datagrams.sendto(b"datagram", address)
+    try: heard = datagrams.recv(100)
+    except TimeoutError: pass
+first.sendall(b"first\\n")
+print(heard, first.makefile().read())
+"""
+
+
+@scenario(*WIRES)
+def an_epoll_set_goes_on(side):
+    """With a listener, a connection and a datagram socket in it."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "epoll", side.address, port, until="ready")
+    client = side.start("client", "/usr/bin/python3", "-uc", WAKES, side.address, port, stdin=subprocess.PIPE)
+    side.wait_for(server, "waits")
+    client.stdin.write(b"go\n")
+    client.stdin.close()
+    check(side.end(client) == 0, side.output(client))
+    check(side.end(server) == 0, side.output(server))
+    return side.output(server), side.output(client)
+
+
+TWO = """
+import socket, sys
+one, other = (socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) for _ in range(2))
+print(other.makefile().read(), flush=True)
+one.sendall(b"still there\\n")
+print(one.makefile().read(), flush=True)
+"""
+
+
+@scenario(*WIRES)
+def what_exec_closes_ends(side):
+    """A connection that exec closes (FD_CLOEXEC) ends behind what was written. Another one goes on."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "closed", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", TWO, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told
+
+
+BOTH_ASK = """
+import socket, sys
+one, other = (socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) for _ in range(2))
+files = one.makefile(), other.makefile()
+for turn in range(3):
+    for connection, file in zip((one, other), files):
+        connection.sendall(b"line %d\\n" % turn)
+        print(file.readline().strip(), flush=True)
+print([file.read() for file in files])
+"""
+
+
+@scenario(*WIRES)
+def an_exec_fails(side):
+    """Everything goes on as before, in each thread."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "failed", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", BOTH_ASK, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told, side.output(server)
+
+
+@scenario(*WIRES)
+def children_become_cat(side):
+    """As inetd's services. The master, which has the port, accepts on."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "beside", side.address, port, until="ready")
+    told = [side.run("client", "/usr/bin/python3", "-uc", TALKS_TO_CAT, side.address, port).decode() for _ in range(4)]
+    check(side.end(server) == 0, side.output(server))
+    return told
+
+
+TALKS_TO_CAT = TALKS.replace("sys.argv[3]", "'3'")
+THREE = """
+import socket, sys
+address = sys.argv[1], int(sys.argv[2])
+one, other = (socket.create_connection(address, 30) for _ in range(2))
+def ask(connection, file):
+    connection.sendall(b"line\\n")
+    print(file.readline().strip(), flush=True)
+files = one.makefile(), other.makefile()
+ask(one, files[0])
+ask(other, files[1])
+ask(one, files[0])
+third = socket.create_connection(address, 30)
+ask(third, third.makefile())
+ask(other, files[1])
+print([file.read() for file in files])
+"""
+
+
+@scenario(*WIRES)
+def the_owner_executes(side):
+    """The process that has the port executes another program. Its child, which goes on, takes the port over."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "owner", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", THREE, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told
+
+
+SHELL = r'exec 3<>/dev/tcp/$0/$1; echo one | cat >&3; read -r line <&3; echo "$line"; cat file >&3; cat <&3 | sha256sum'
+
+
+@scenario("vhost", "virtio", "veth")
+def a_shell_gives_cat_its_connection(side):
+    port = free_port()
+    make_file(side.path("file"), 1 << 20)
+    server = side.start("server", "/usr/bin/python3", "-uc", SHELL_SERVER, side.address, port, until="ready")
+    told = side.run("client", "bash", "-c", SHELL, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told
+
+
+SHELL_SERVER = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+connection = listener.accept()[0]
+connection.sendall(connection.recv(100))
+got = b""
+while len(got) < 1 << 20: got += connection.recv(1 << 16)
+connection.sendall(got)
+"""
+
+
+run_named(CASES, "as on the kernel's sockets")
