@@ -371,33 +371,48 @@ def everything_is_closed():
 
 # --- Links of libbypass's own
 
+def two_processes(wire, size, deaths):
+    """Two processes with RC links of the verbs plugin, which check each byte; what each says at its end."""
+    program = os.path.join(BUILD, "bin", "rc_two_processes")
+    address = {role: wire.environment(role)["BYPASS_ADDR"].split("/")[0] for role in ("server", "client")}
+    options = ["--listen", free_port(), "--size", size, "--count", deaths]
+    ends = {}
+    for role, other in (("server", "client"), ("client", "server")):
+        ends[role] = wire.start(role, program, "--role", role, "--address", address[role], "--peer", address[other],
+                                *options, until="ready" if role == "server" else None, LD_PRELOAD=None)
+    told = []
+    for role, end in ends.items():
+        check(wire.end(end, 60) == 0, f"{role}: {wire.output(end)}")
+        said = json.loads(wire.output(end).splitlines()[-1])
+        # The last link may be seen to die, too: the other end is ready, and gone.
+        check(said["deaths"] >= deaths and said["bytes"] == 4 * size, f"{role}: {said}")  # of four connections
+        check(said["over_tcp"] + sum(said["over_lanes"]) == said["bytes"], f"{role}: {said}")
+        told.append(said)
+    return told
+
+
 @case
 def rc_links_die_and_come_again():
-    """Two processes with RC links of the verbs plugin. The bytes of connections are checked one by one and go over lanes.
-    The queue pair is made to fail, at either end in turn. The lanes end, and the bytes go on over TCP and over the next
+    """The queue pair is made to fail, at either end in turn. The lanes end, and the bytes go on over TCP and over the next
     link."""
-    program = os.path.join(BUILD, "bin", "rc_two_processes")
-    connections, deaths = 4, 9 if LONG else 3
-    size = 750_000 * (deaths + 1)  # of a part at most 200 kB, and what was not placed, go over TCP
+    deaths = 9 if LONG else 3
+    size = 750_000 * (deaths + 1)  # of a part at most 187 kB, and what was not placed, go over TCP
     for server_port in ("vhost", "virtio"):
         with Wire(server_port) as wire:
-            address = {role: wire.environment(role)["BYPASS_ADDR"].split("/")[0] for role in ("server", "client")}
-            options = ["--listen", free_port(), "--size", size, "--count", deaths]
-            ends = {}
-            for role, other in (("server", "client"), ("client", "server")):
-                ends[role] = wire.start(role, program, "--role", role, "--address", address[role], "--peer", address[other],
-                                        *options, until="ready" if role == "server" else None, LD_PRELOAD=None)
             over_the_last = 0
-            for role, end in ends.items():
-                check(wire.end(end, 60) == 0, f"{role}: {wire.output(end)}")
-                said = json.loads(wire.output(end).splitlines()[-1])
-                # The last link may be seen to die, too: the other end is ready, and gone.
-                check(said["deaths"] >= deaths and said["bytes"] == connections * size, f"{role}: {said}")
+            for said in two_processes(wire, size, deaths):
                 # An end that is ready ends the last link. Bytes that its peer has not placed by then come over TCP, perhaps all of them.
-                check(len(said["over_lanes"]) == deaths + 1 and all(said["over_lanes"][:deaths]), f"{role}: a link carried nothing: {said}")
+                check(len(said["over_lanes"]) == deaths + 1 and all(said["over_lanes"][:deaths]), f"a link carried nothing: {said}")
                 over_the_last += said["over_lanes"][deaths]
-                check(said["over_tcp"] + sum(said["over_lanes"]) == said["bytes"], f"{role}: {said}")
             check(over_the_last > 0, "the last link carried nothing, either way")
+
+
+@case
+def rc_links_die_after_few_bytes():
+    """The parts of a few bytes and of less than TCP would take suffice for each link's turn."""
+    for size, deaths in ((300_000, 2), (30, 4)):
+        with Wire() as wire:
+            two_processes(wire, size, deaths)
 
 
 # --- rdma-core's examples

@@ -4,9 +4,10 @@
 //   two_processes --role server --listen 18517 --address 10.9.0.1 --peer 10.9.0.2 --size 4000000 --count 3
 //
 // --device: soft0 if it is not named. --size: bytes a connection and direction; --count: links that die, at either end
-// in turn. Everything but the sockets is the product's own: plugin, setting up, link, link end, lanes, records. TCP is
-// the kernel's, on this machine. The one that has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints
-// one JSON object.
+// in turn. A part of the bytes is for each link and begins over TCP, at most a quarter of it: a link dies only once it
+// has carried enough. Everything but the sockets is the product's own: plugin, setting up, link, link end, lanes,
+// records. TCP is the kernel's, on this machine. The one that has nothing to do sleeps, so a wake-up that is lost ends
+// nowhere. Prints one JSON object.
 #include <poll.h>
 #include <sched.h>
 #include <unistd.h>
@@ -42,13 +43,15 @@ constexpr std::uint64_t kRings = 4096;  // where they begin in a link's memory; 
 constexpr std::uint64_t kMemory = kRings + (kConnections << kRingLog2);
 constexpr std::uint64_t kBuffer = std::uint64_t{1} << 17;
 constexpr std::uint64_t kPiece = 20'000;       // a write or read of the program's, at most
-constexpr std::uint64_t kTcpBytes = 200'000;   // that it writes while there is no lane: the rest waits for one
+constexpr std::uint64_t kTcpBytes = 200'000;   // that it writes at most while there is no lane: the rest waits for one
 constexpr std::size_t kMostUnsent = 1U << 18;  // bytes of records
 constexpr Duration kQuiet = std::chrono::milliseconds{1};  // then credits are told, though they are few
 
 struct Options : bench::EndOptions {
   IpAddress address, peer;
   std::string device = "soft0";
+  /// Of a connection's bytes, those for one link.
+  [[nodiscard]] std::uint64_t part() const { return size / (count + 1); }
 };
 
 Instant now() {
@@ -216,9 +219,8 @@ void End::poll_link() {
 // The ends take turns, each when a good part of the link's bytes has come over lanes.
 void End::kill_link() {
   const bool mine = (deaths_ % 2 == 0) == options_.client();
-  const std::uint64_t wanted = options_.size / (options_.count + 1);  // of one connection, of four
   if (!mine || deaths_ >= options_.count || end_.state() != fastpath::LinkState::kUp) return;
-  if (per_link_.back() >= wanted) setup_->link().fail();
+  if (per_link_.back() >= options_.part()) setup_->link().fail();  // as many as one connection has, of four
 }
 
 // The old link's memory is needed until its rings are read.
@@ -253,7 +255,7 @@ void End::write(std::size_t i) {
   const std::uint64_t left = part - std::min(part, c.lane.end());
   std::uint64_t n = std::min({kPiece, kBuffer - (c.lane.end() - c.lane.una()), left});
   if (c.lane.tx_path() == TxPath::kTcp) {
-    n = std::min(n, kTcpBytes - c.over_tcp);
+    n = std::min(n, std::min(kTcpBytes, options_.part() / 4) - c.over_tcp);
     c.over_tcp += n;
   }
   for (std::uint64_t k = 0; k < n; k++)
@@ -349,6 +351,7 @@ void End::turn(std::size_t i) {
   c.line.hear([&](const Record& record, std::span<const std::byte> body) { on_record(i, record, body); });
   if (c.line.ended() && !c.end_come) {
     c.end_come = true;
+    if (!c.lane.peer_ended()) die("connection " + std::to_string(i) + ": the other process has ended too early");
     c.lane.on_tcp_end();
     moved_++;
   }
