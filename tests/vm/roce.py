@@ -38,7 +38,7 @@ def card(number):
 class Rxe(Machine):
     """The roles `rxe` and `soft` are the two ends: programs of the guest on rxe0, and programs outside on soft0."""
 
-    built = ()
+    built = ("bin/verbs_abi",)
 
     def __init__(self, mtu=1500, loss=0, kernel=DEBIAN):
         """`loss`: so many per cent of the frames do not arrive, either way."""

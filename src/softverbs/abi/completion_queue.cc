@@ -25,9 +25,10 @@ void CompletionQueue::report(ibv_event_type type) {
 CompletionQueue* create_queue(ibv_context* context, std::uint32_t cqe, void* cq_context, ibv_comp_channel* channel,
                               std::uint32_t vector) {
   Context& ours = Context::of(context);
-  const bool foreign = channel != nullptr && channel->context != context;
-  if (cqe == 0 || vector >= static_cast<std::uint32_t>(context->num_comp_vectors) || foreign)
-    return refuse<CompletionQueue>(EINVAL);
+  if (vector >= static_cast<std::uint32_t>(context->num_comp_vectors)) return refuse<CompletionQueue>(EINVAL);
+  // The kernel looks the channel's descriptor up among those of the context.
+  if (channel != nullptr && channel->context != context) return refuse<CompletionQueue>(EBADF);
+  if (cqe == 0) return refuse<CompletionQueue>(EINVAL);
   Adapter::Turn turn(*ours.adapter);
   if (!turn) return refuse<CompletionQueue>(EIO);
   auto cq = std::make_unique<CompletionQueue>();
