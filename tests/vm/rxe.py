@@ -121,4 +121,14 @@ def rxe_loss():
         check(all(lost.values()), f"nothing was lost: {lost}")
 
 
+@case
+def rxe_over_vhost():
+    """The wire is a vhost: port of soft0's, and no interface of the kernel's: QEMU's card takes the frames from memory."""
+    long_form()
+    with Rxe(served_by=("rping", "-s", "-P", "-v", "-S", 20_000, "-a", WIRE["soft"])) as guest:
+        for _ in range(2):  # a second connection, once the first one is over
+            guest.do(f"timeout -s KILL 60 rping -c -V -C 10 -S 20000 -a {WIRE['soft']}", 70)
+        check(guest.server.poll() is None, "rping has ended")
+
+
 run_named(CASES, "served")

@@ -16,18 +16,18 @@ def case(function):
     CASES[function.__name__] = function
 
 
-def wired_card(device="", slot=False):
+def wired_card(device="", slot=False, number=0):
     """QEMU's card on a vhost: port; `device` are further options of the card. In a slot it can be pulled out."""
     # Without KVM, QEMU 7.2 ends with SIGSEGV as soon as a guest takes MSI-X of a vhost-user card, also of a single one:
     # msix_set_vector_notifiers() asks KVM, which is not there. No option of the card avoids that but vectors=0.
-    return ",".join(filter(None, ("virtio-net-pci", "netdev=n0", "vectors=0", "romfile=", "id=card0", device,
+    return ",".join(filter(None, ("virtio-net-pci", f"netdev=n{number}", "vectors=0", "romfile=", f"id=card{number}", device,
                                   "bus=slot0" if slot else "")))
 
 
-def wired_devices(wire, card, memory, slot=False):
+def wired_devices(wire, card, memory, slot=False, number=0):
     """QEMU's words for a card on the vhost: port whose socket is `wire`."""
     return ["-object", f"memory-backend-memfd,id=memory,size={memory}M,share=on", "-machine", "memory-backend=memory",
-            "-chardev", f"socket,id=wire,path={wire}", "-netdev", "vhost-user,id=n0,chardev=wire",
+            "-chardev", f"socket,id=wire,path={wire}", "-netdev", f"vhost-user,id=n{number},chardev=wire",
             *(["-device", "pcie-root-port,id=slot0,chassis=1,slot=1"] if slot else []), "-device", card]
 
 
