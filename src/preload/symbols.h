@@ -46,4 +46,4 @@ void resolve_symbols();
 
 /// Another name of libc's for an exported function of the same file.
 #define BYPASS_ALIAS(name, exported) \
-  extern "C" decltype(bypass_##exported) bypass_##name asm(#name) [[gnu::visibility("default"), gnu::alias(#exported)]]
+  extern "C" [[gnu::visibility("default"), gnu::alias(#exported)]] decltype(bypass_##exported) bypass_##name asm(#name)

@@ -14,10 +14,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/calls/process/credentials.h"
 #include "preload/calls/process/filter.h"
 #include "preload/calls/process/process.h"
+#include "preload/calls/transfer/transfer.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"
@@ -146,10 +148,16 @@ bool call_tracked(long number, const Arguments& a, long& result) {
     BYPASS_CASE(sendto)
     BYPASS_CASE(sendmsg)
     BYPASS_CASE(sendmmsg)
-    BYPASS_CASE(sendfile)
     BYPASS_CASE(epoll_wait)
     BYPASS_CASE(epoll_pwait)
+    BYPASS_CASE(epoll_pwait2)
 #undef BYPASS_CASE
+    case SYS_preadv2:
+      result = ::preadv2(a.at<int>(0), a.at<const iovec*>(1), a.at<int>(2), a.word[3], a.at<int>(5));
+      return true;
+    case SYS_pwritev2:
+      result = ::pwritev2(a.at<int>(0), a.at<const iovec*>(1), a.at<int>(2), a.word[3], a.at<int>(5));
+      return true;
     case SYS_fcntl:
       result = call_fcntl(a);
       return true;
@@ -159,6 +167,36 @@ bool call_tracked(long number, const Arguments& a, long& result) {
     default:
       return false;
   }
+}
+
+// Calls of two descriptors. Either may be a socket of ours.
+bool call_of_two(long number, const Arguments& a, long& result) {
+  switch (number) {
+    case SYS_sendfile:
+      if (!is_tracked(a.at<int>(0)) && !is_tracked(a.at<int>(1))) return false;
+      result = call(::sendfile, a);
+      return true;
+    case SYS_splice:
+      if (!is_tracked(a.at<int>(0)) && !is_tracked(a.at<int>(2))) return false;
+      result = call(::splice, a);
+      return true;
+    default:
+      return false;
+  }
+}
+
+// pselect() in the kernel's form: the mask comes with its size.
+struct MaskAndSize {
+  const sigset_t* mask;
+  std::size_t size;
+};
+
+long call_pselect(const Arguments& a) {
+  const auto* const given = a.at<const MaskAndSize*>(5);
+  MaskAndSize mask{};
+  if (given != nullptr && !socket::copy_from_program(mask, given)) return refused(-EFAULT);
+  return ::pselect(a.at<int>(0), a.at<fd_set*>(1), a.at<fd_set*>(2), a.at<fd_set*>(3), a.at<const timespec*>(4),
+                   mask.mask);
 }
 
 bool call_waiting(long number, const Arguments& a, long& result) {
@@ -174,6 +212,9 @@ bool call_waiting(long number, const Arguments& a, long& result) {
       return true;
     case SYS_select:
       result = call(::select, a);
+      return true;
+    case SYS_pselect6:
+      result = call_pselect(a);
       return true;
     default:
       return false;
@@ -197,6 +238,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
   }
   if (is_lifecycle_call(number, arguments)) return call_lifecycle(number, arguments);
   if (is_tracked(static_cast<int>(a)) && call_tracked(number, arguments, result)) return result;
+  if (call_of_two(number, arguments, result)) return result;
   if (call_waiting(number, arguments, result)) return result;
   return real.syscall(number, a, b, c, d, e, f);
 }

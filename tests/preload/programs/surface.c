@@ -23,6 +23,7 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
@@ -323,6 +324,30 @@ static void copies(int fd) {
   IS(fdopen(fd, "nonsense") != NULL);
 }
 
+/* The same by syscall(2). */
+static void by_number(int fd) {
+  struct iovec two[2] = {{(void*)"ab", 2}, {(void*)"cd", 2}}, in = {buffer, 6};
+  struct timespec now = {0, 0};
+  struct {
+    const sigset_t* mask;
+    size_t size;
+  } none = {NULL, 8};
+  fd_set set;
+  off_t at = 1;
+  WRITES(syscall(SYS_pwritev2, fd, two, 2L, -1L, -1L, 0L));
+  WRITES(syscall(SYS_sendfile, fd, file, &at, 5L));
+  if (write(pipes[1], "by number", 9) != 9) return;
+  WRITES(syscall(SYS_splice, pipes[0], NULL, fd, NULL, 9L, (long)SPLICE_F_NONBLOCK));
+  empty_pipe("left");
+  READS(syscall(SYS_preadv2, fd, &in, 1L, -1L, -1L, 0L));
+  READS(syscall(SYS_preadv2, fd, &in, 1L, 7L, 0L, 0L));
+  READS(syscall(SYS_splice, fd, NULL, pipes[1], NULL, 6L, (long)SPLICE_F_NONBLOCK));
+  empty_pipe("spliced");
+  FD_ZERO(&set);
+  FD_SET(fd, &set);
+  TRY(syscall(SYS_pselect6, fd + 1L, NULL, &set, NULL, &now, &none));
+}
+
 static void writes_symbols(int fd) {
   void* addresses[1] = {(void*)strlen};
   char expected[256] = "";
@@ -341,6 +366,7 @@ static void each(const char* kind, int fd, int peer) {
   fcntl(fd, F_SETFL, O_NONBLOCK);
   transfers(fd);
   moves(fd);
+  by_number(fd);
   as_a_file(fd);
   controls(fd);
   as_another_kind(fd);
