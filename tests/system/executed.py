@@ -1,12 +1,17 @@
 """A process executes another program, and that one goes on with the sockets of the port that it inherits.
 executed.py NAME...   (no name: lists them)"""
+import contextlib
+import os
+import signal
 import subprocess
 
-from harness import check, free_port, make_file, run_named
-from sides import leaves_nobody_to_ask, on
+from families import Load, Nginx
+from harness import alive, check, free_port, make_file, run_named
+from sides import leaves_nobody_to_ask, on, served_by_another_user
 
 CASES = {}
 WIRES = ("vhost", "virtio", "veth")
+SHARED = (*WIRES, "shared")  # an interface that the kernel has, too
 
 
 def scenario(*wires):
@@ -29,7 +34,7 @@ print(hashlib.sha256(file.read()).digest() == hashlib.sha256(data).digest(), flu
 """
 
 
-@scenario(*WIRES)
+@scenario(*SHARED)
 def a_connection_goes_on(side):
     """An accepted connection goes through several images, and at last is the input and output of cat."""
     port, rounds = free_port(), 3
@@ -48,7 +53,7 @@ for word in sys.argv[3:]:
 """
 
 
-@scenario(*WIRES)
+@scenario(*SHARED)
 def a_listener_goes_on(side):
     """Clients connect at any moment, and none is refused or reset."""
     port, words = free_port(), ["one", "again", "two", "again", "again", "three", "end"]
@@ -122,7 +127,7 @@ print([file.read() for file in files])
 """
 
 
-@scenario(*WIRES)
+@scenario(*SHARED)
 def an_exec_fails(side):
     """Everything goes on as before, in each thread."""
     port = free_port()
@@ -161,7 +166,7 @@ print([file.read() for file in files])
 """
 
 
-@scenario(*WIRES)
+@scenario(*SHARED)
 def the_owner_executes(side):
     """The process that has the port executes another program. Its child, which goes on, takes the port over."""
     port = free_port()
@@ -194,6 +199,35 @@ got = b""
 while len(got) < 1 << 20: got += connection.recv(1 << 16)
 connection.sendall(got)
 """
+
+
+def other_master(side, nginx):
+    """The pid of the program that was executed last, once it has written that; 0 before."""
+    with contextlib.suppress(FileNotFoundError, ValueError), open(side.path("nginx.pid")) as file:
+        pid = int(file.read())
+        return pid if pid != nginx.master else 0
+    return 0
+
+
+@scenario("vhost", "veth")
+@served_by_another_user
+def nginx_is_upgraded(side):
+    """Under load: the new program inherits the listener (USR2), and the old one ends in peace. No request is lost."""
+    nginx = Nginx(side)
+    load = Load(nginx)
+    for _ in range(2):
+        old, workers = nginx.master, nginx.workers()
+        os.kill(old, signal.SIGUSR2)
+        nginx.master = side.until(lambda: other_master(side, nginx), "the new program has started")
+        side.until(lambda: len([pid for pid in nginx.workers() if pid not in workers]) == 2, "it has workers")
+        os.kill(old, signal.SIGQUIT)
+        side.until(lambda: not alive(old), "the old program ends")
+        nginx.curl("big")
+    lost = load.stop()["lost"]
+    check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
+    served = not side.is_ours("server") or side.soon(lambda: side.count("tcp_passive_opens") > 20, 5)
+    check(served, f"the kernel has served: {side.why()}")
+    return nginx.quit()
 
 
 run_named(CASES, "as on the kernel's sockets")

@@ -33,6 +33,20 @@ void Handovers::make(const std::vector<bool>& wanted, std::uint32_t id) {
   }
 }
 
+std::vector<int> Handovers::descriptors() const {
+  std::vector<int> all;
+  for (const Handover& each : each_) all.insert(all.end(), {each.put, each.look});
+  return all;
+}
+
+void Handovers::take_up(std::uint32_t id, std::span<const int> descriptors) {
+  id_ = id;
+  each_.clear();
+  for (; descriptors.size() >= 2; descriptors = descriptors.subspan(2))
+    each_.push_back({descriptors[0], descriptors[1]});
+  own(true);
+}
+
 void Handovers::empty() const {
   for (std::size_t i = 0; i < each_.size(); i++) empty(i);
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/backend.h"
@@ -20,6 +21,11 @@ class Handovers {
   [[nodiscard]] std::uint32_t id() const { return id_; }
   /// The handover of a port, by its place in the configuration.
   [[nodiscard]] Handover of(std::size_t port) const { return id_ == 0 ? Handover{} : each_[port]; }
+
+  /// What the process's next image needs of them (life/next_image.h): two for each port. Empty: there are none.
+  [[nodiscard]] std::vector<int> descriptors() const;
+  /// In that image.
+  void take_up(std::uint32_t id, std::span<const int> descriptors);
 
   /// Removes what lies in the handovers, for all processes that have them.
   void empty() const;

@@ -79,14 +79,17 @@ std::uint64_t library_identity() {
   return found;
 }
 
-int write_heritage(HeritageHead head, std::span<const HandedNumber> numbers) {
+int write_heritage(HeritageHead head, std::span<const HandedNumber> numbers,
+                   std::span<const std::int32_t> descriptors) {
   head.magic = kMagic;
   head.bytes = sizeof head;
   head.count = static_cast<std::uint32_t>(numbers.size());
+  head.descriptors = static_cast<std::uint32_t>(descriptors.size());
   const auto fd =
       static_cast<int>(os::call(SYS_memfd_create, os::address("bypass-heritage"), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return fd;
   if (write_all(fd, &head, sizeof head) && write_all(fd, numbers.data(), numbers.size_bytes()) &&
+      write_all(fd, descriptors.data(), descriptors.size_bytes()) &&
       os::call(SYS_fcntl, fd, F_ADD_SEALS, kSeals) == 0)
     return fd;
   os::close(fd);
@@ -97,11 +100,17 @@ std::optional<Heritage> read_heritage(int fd) {
   Heritage read;
   HeritageHead& head = read.head;
   if (!is_sealed(fd) || !read_all(fd, &head, sizeof head, 0)) return std::nullopt;
-  if (head.magic != kMagic || head.bytes != sizeof head || head.count > kMostNumbers) return std::nullopt;
+  if (head.magic != kMagic || head.bytes != sizeof head || head.count > kMostNumbers ||
+      head.descriptors > kMostNumbers)
+    return std::nullopt;
   if (head.pid != os::getpid() || head.start_time == 0 || head.start_time != os::start_time_of(head.pid))
     return std::nullopt;
   read.numbers.resize(head.count);
-  const bool whole = read_all(fd, read.numbers.data(), head.count * sizeof(HandedNumber), sizeof head);
+  read.descriptors.resize(head.descriptors);
+  const std::size_t bytes = head.count * sizeof(HandedNumber);
+  const bool whole =
+      read_all(fd, read.numbers.data(), bytes, sizeof head) &&
+      read_all(fd, read.descriptors.data(), head.descriptors * sizeof(std::int32_t), sizeof head + bytes);
   os::close(fd);
   if (!whole) return std::nullopt;
   return read;

@@ -47,6 +47,8 @@ struct HeritageHead {
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
   std::int32_t arena = -1;  // the descriptor of the arena's memory
+  std::uint32_t handovers = 0;    // Handovers::id(); 0: there are none
+  std::uint32_t descriptors = 0;  // how many follow the numbers
   std::uint32_t unused = 0;
   std::uint64_t address = 0, size = 0;  // where the arena is
   Standing standing;
@@ -60,10 +62,12 @@ struct HeritageHead {
 struct Heritage {
   HeritageHead head;
   std::vector<HandedNumber> numbers;
+  std::vector<std::int32_t> descriptors;  // of the library's own: the spare's (spare.h), then the handovers'
 };
 
 /// Writes it. Returns a descriptor that exec closes; negative: there is no memory or no number for it.
-[[nodiscard]] int write_heritage(HeritageHead head, std::span<const HandedNumber> numbers);
+[[nodiscard]] int write_heritage(HeritageHead head, std::span<const HandedNumber> numbers,
+                                 std::span<const std::int32_t> descriptors);
 /// Reads what `fd` has, and closes it if it is a heritage. Nullopt: it is none of this process's.
 [[nodiscard]] std::optional<Heritage> read_heritage(int fd);
 

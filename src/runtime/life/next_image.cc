@@ -18,6 +18,7 @@
 #include "os/own/in_handler.h"
 #include "os/own/own_descriptors.h"
 #include "os/own/own_work.h"
+#include "runtime/family/rights/spare.h"
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/life/state.h"
@@ -65,13 +66,22 @@ std::uint64_t settings_identity(const Config& config) {
 }
 
 void keep_open_at_exec(int fd, bool keep) {
-  os::call(SYS_fcntl, fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
+  if (fd >= 0) os::call(SYS_fcntl, fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
 }
 
-/// Whether nobody would keep the flows from the kernel while the ports are closed.
-bool closes_flows(Process& p) {
-  const bool shares = std::ranges::any_of(p.config.ports, [](const PortConfig& port) { return port.shared; });
-  return shares && p.ports.opened() && !p.ports.following() && !p.shard.family().has_living_kin();
+/// Descriptors of the library's own that the next image takes up, beside that of the arena.
+std::vector<int> left_descriptors(const Process& p) {
+  const auto spares = spare::descriptors();
+  std::vector<int> all(spares.begin(), spares.end());
+  const std::vector<int> handovers = p.ports.handovers().descriptors();
+  all.insert(all.end(), handovers.begin(), handovers.end());
+  return all;
+}
+
+/// Whether exec leaves open what this image hands on.
+void keep_open_at_exec(bool keep) {
+  for (const int fd : {g_handed, arena::descriptor()}) keep_open_at_exec(fd, keep);
+  for (const int fd : left_descriptors(*process())) keep_open_at_exec(fd, keep);
 }
 
 }  // namespace
@@ -82,9 +92,7 @@ const char* why_not_hand_on() {
   if (socket::is_in_handler() || socket::thread_signals.in_lock > 0) return "a signal handler executes it";
   if (p->arena.family.own().start_time.load() == 0) return "/proc cannot be read";
   if (arena::descriptor() < 0) return "the process has no descriptor of its memory";
-  if (p->arena.spare.filled || p->ports.failed() || PortSet::lent(p->shard))
-    return "the ports are another family's, or did not open";
-  if (closes_flows(*p)) return "the port shares its interface with the kernel, which would reset the connections";
+  if (p->ports.failed()) return "the ports did not open";
   return nullptr;
 }
 
@@ -110,29 +118,27 @@ int hand_on(std::span<const HandedNumber> numbers) {
   head.wires = &p.shard.wires();
   head.links = p.links == nullptr ? nullptr : &p.links->table();
   head.objects = socket::objects;
-  const int fd = head.library == 0 ? -1 : own_high(write_heritage(head, numbers));
-  if (fd < 0) return -1;
+  if (head.library == 0) return -1;
   g_progressed = p.progress.runs();
   p.progress.stop();
-  p.ports.hold_for_exec();
-  if (!socket::leave_to_next_image()) {
-    own_descriptor(fd, false);
-    os::close(fd);
+  p.ports.hold_for_exec(p.shard);
+  head.handovers = p.ports.handovers().id();
+  const auto left = left_descriptors(p);
+  g_handed = own_high(write_heritage(head, numbers, left));
+  if (g_handed < 0 || !socket::leave_to_next_image()) {
     take_back();
     return -1;
   }
   p.ports.close_for_exec(p.shard);
-  g_handed = fd;
-  keep_open_at_exec(fd, true);
-  keep_open_at_exec(head.arena, true);
-  return fd;
+  keep_open_at_exec(true);
+  return g_handed;
 }
 
 void take_back() {
   Process& p = *process();
   const Inside inside;
   if (g_handed >= 0) {
-    keep_open_at_exec(arena::descriptor(), false);
+    keep_open_at_exec(false);
     own_descriptor(g_handed, false);
     os::close(std::exchange(g_handed, -1));
   }
@@ -157,6 +163,7 @@ bool read_heritage_at_load(char** environment) {
   g_heritage = read_heritage(fd);
   if (!g_heritage.has_value()) return false;
   keep_open_at_exec(g_heritage->head.arena, false);
+  for (const int each : g_heritage->descriptors) keep_open_at_exec(each, false);
   const HeritageHead& head = g_heritage->head;
   if (head.library != library_identity()) return false;
   g_is_reserved = arena::reserve_at({reinterpret_cast<const std::byte*>(head.address), head.size});
@@ -177,6 +184,8 @@ void refuse_heritage(const char* why) {
   const HeritageHead& head = g_heritage->head;
   if (head.library == library_identity()) arena::disown(head.arena, head.slot);
   os::close(head.arena);
+  for (const int fd : g_heritage->descriptors)
+    if (fd >= 0) os::close(fd);
   for (const HandedNumber& each : g_heritage->numbers)
     if (os::call(SYS_fcntl, each.number, F_GETFD) >= 0)
       region().why(Reason::kEscapedExec, each.number, IPPROTO_TCP, {}, why);
@@ -185,6 +194,11 @@ void refuse_heritage(const char* why) {
 
 void take_numbers(void (*enter)(int number, socket::File* file)) {
   const Inside inside;
+  Process& p = *process();
+  const std::span<const int> left(g_heritage->descriptors);
+  constexpr std::size_t kSpares = 3;
+  if (left.size() >= kSpares && left[0] >= 0) spare::take_up({left[0], left[1], left[2]});
+  if (g_heritage->head.handovers != 0) p.ports.take_handovers(g_heritage->head.handovers, left.subspan(kSpares));
   std::vector<HandedNumber> open = std::move(g_heritage->numbers);
   g_heritage.reset();
   std::erase_if(open, [](const HandedNumber& each) { return os::call(SYS_fcntl, each.number, F_GETFD) < 0; });
@@ -192,7 +206,6 @@ void take_numbers(void (*enter)(int number, socket::File* file)) {
   for (const HandedNumber& each : open) files.push_back({each.number, each.file});
   socket::take_up_from_last_image(files);
   for (const HandedNumber& each : open) enter(each.number, each.file);
-  Process& p = *process();
   BYPASS_LOG_INFO("the image goes on with %zu socket(s) and epoll set(s) of the one before", open.size());
   if (!socket::refers_to_wire() || !p.progress.start()) return;
   p.progress.join_family();

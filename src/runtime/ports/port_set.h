@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,9 +112,12 @@ class PortSet {
   /// Around an exec in which the process hands its sockets on (life/next_image.h): no thread opens the ports, or takes
   /// them over, from hold_for_exec() to go_on_after_exec(). close_for_exec() closes what is open; another process may
   /// go on with the wire.
-  void hold_for_exec();
+  void hold_for_exec(socket::Shard& shard);
   void close_for_exec(socket::Shard& shard) { shut(shard); }
   void go_on_after_exec();
+  /// The flows of ports that share their interface lie in handovers meanwhile, which the next image has, too.
+  [[nodiscard]] const Handovers& handovers() const { return handovers_; }
+  void take_handovers(std::uint32_t id, std::span<const int> descriptors) { handovers_.take_up(id, descriptors); }
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with the wire.
   void close(socket::Shard& shard);
@@ -174,6 +178,7 @@ class PortSet {
   void apply_changes(socket::Shard& shard);
   void close_ports(socket::Shard& shard);
   void give_up_claim(socket::Shard& shard);
+  void make_handovers(socket::Shard& shard);
   void keep_flows(socket::Shard& shard);
   /// Once in a process.
   void record_unguarded(const std::string& interface, const std::string& why);

@@ -77,6 +77,11 @@ void PortSet::hold_for_fork(socket::Shard& shard) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&g_opening);
   g_fork_mask = before;
+  make_handovers(shard);
+}
+
+// With g_opening held.
+void PortSet::make_handovers(socket::Shard& shard) {
   const auto is_shared = [](const PortConfig& port) { return port.shared; };
   if (handovers_.id() != 0 || std::ranges::none_of(config_.ports, is_shared) || socket::is_in_handler()) return;
   std::vector<bool> shared;

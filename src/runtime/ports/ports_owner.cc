@@ -280,8 +280,9 @@ void PortSet::shut(socket::Shard& shard) {
   state_.store(State::kClosed, std::memory_order_release);
 }
 
-void PortSet::hold_for_exec() {
+void PortSet::hold_for_exec(socket::Shard& shard) {
   pthread_mutex_lock(&g_opening);
+  make_handovers(shard);
 }
 
 void PortSet::go_on_after_exec() {

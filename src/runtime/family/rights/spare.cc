@@ -117,6 +117,18 @@ int recall_descriptor() {
   return g_recall;
 }
 
+std::array<int, 3> descriptors() {
+  return {g_memory, g_sockets, g_recall};
+}
+
+void take_up(const std::array<int, 3>& descriptors) {
+  g_tried = true;  // the children of this process and of its image before have one spare
+  g_memory = descriptors[0];
+  g_sockets = descriptors[1];
+  g_recall = descriptors[2];
+  show();
+}
+
 void hide() {
   own_descriptor(g_memory, false);
   own_descriptor(g_sockets, false);

@@ -14,6 +14,7 @@
 // has none of these sockets, reads in /proc/self/fdinfo which of them are still open (proc(5), epoll(7)).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +32,9 @@ void hide();
 void show();
 /// This process does not have the spare any more.
 void drop();
+/// What the process's next image needs of it (life/next_image.h), and how that image takes it up. -1: there is no spare.
+[[nodiscard]] std::array<int, 3> descriptors();
+void take_up(const std::array<int, 3>& descriptors);
 
 /// Whether a driver or an heir has the ports. Also true if that cannot be seen from here. A system call.
 bool is_driven();
