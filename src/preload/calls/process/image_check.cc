@@ -77,7 +77,7 @@ bool names(std::string_view list, const struct stat& library) {
   return false;
 }
 
-const char* variable(char* const* environment, std::string_view name) {
+const char* value_in(char* const* environment, std::string_view name) {
   for (; environment != nullptr && *environment != nullptr; environment++)
     if (strncmp(*environment, name.data(), name.size()) == 0 && (*environment)[name.size()] == '=')
       return *environment + name.size() + 1;
@@ -87,7 +87,7 @@ const char* variable(char* const* environment, std::string_view name) {
 bool loads_library(char* const* environment) {
   struct stat library {};
   if (!find_library(library)) return false;
-  const char* const preload = variable(environment, "LD_PRELOAD");
+  const char* const preload = value_in(environment, "LD_PRELOAD");
   return (preload != nullptr && names(preload, library)) || names(read_text("/etc/ld.so.preload"), library);
 }
 
