@@ -2,6 +2,7 @@
 executed.py NAME...   (no name: lists them)"""
 import contextlib
 import os
+import re
 import signal
 import subprocess
 
@@ -176,6 +177,61 @@ def the_owner_executes(side):
     return told
 
 
+ONE_ASKS = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+connection.sendall(b"line\\n")
+print(connection.makefile().read(), flush=True)
+"""
+
+
+@scenario("vhost", "veth")
+def an_environment_without_the_library(side):
+    """The program is executed with an environment of its own. It goes on with the connection, and sees that environment."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "bare", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", ONE_ASKS, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told, side.output(server)
+
+
+BUSY = """
+import socket, sys, threading
+address = sys.argv[1], int(sys.argv[2])
+one, *others = (socket.create_connection(address, 30) for _ in range(6))
+ended = []
+def reads(connection):
+    try:
+        while connection.recv(1 << 20): pass
+    except OSError: pass
+    ended.append(connection)
+def writes(connection):
+    try:
+        while True: connection.sendall(bytes(100_000))
+    except OSError: pass
+    ended.append(connection)
+threads = [threading.Thread(target=act, args=(each,)) for act, each in zip((reads, reads, writes, writes, writes), others)]
+for thread in threads: thread.start()
+file = one.makefile()
+one.sendall(b"become another\\nline\\n")
+print(file.readline().strip(), flush=True)
+for thread in threads: thread.join()
+third = socket.create_connection(address, 30)
+third.sendall(b"third\\n")
+print(third.makefile().readline().strip(), file.read(), len(ended))
+"""
+
+
+@scenario("vhost", "virtio", "veth")
+def other_threads_are_in_calls(side):
+    """They end, with their connections, which exec closes. One connection and the listener go on."""
+    port = free_port()
+    server = side.start_python("server", "inherits.py", "threads", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", BUSY, side.address, port).decode()
+    check(side.end(server) == 0, side.output(server))
+    return told
+
+
 SHELL = r'exec 3<>/dev/tcp/$0/$1; echo one | cat >&3; read -r line <&3; echo "$line"; cat file >&3; cat <&3 | sha256sum'
 
 
@@ -209,6 +265,11 @@ def other_master(side, nginx):
     return 0
 
 
+def parent_of(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"PPid:\s+(\d+)", status.read())[1])
+
+
 @scenario("vhost", "veth")
 @served_by_another_user
 def nginx_is_upgraded(side):
@@ -221,8 +282,7 @@ def nginx_is_upgraded(side):
         nginx.master = side.until(lambda: other_master(side, nginx), "the new program has started")
         side.until(lambda: len([pid for pid in nginx.workers() if pid not in workers]) == 2, "it has workers")
         os.kill(old, signal.SIGQUIT)
-        side.until(lambda: not alive(old), "the old program ends")
-        nginx.curl("big")
+        side.until(lambda: not alive(old) and parent_of(nginx.master) != old, "the old program ends, and init has waited for it")
     lost = load.stop()["lost"]
     check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
     served = not side.is_ours("server") or side.soon(lambda: side.count("tcp_passive_opens") > 20, 5)

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "os/os.h"
 
@@ -89,8 +90,7 @@ int write_heritage(HeritageHead head, std::span<const HandedNumber> numbers,
       static_cast<int>(os::call(SYS_memfd_create, os::address("bypass-heritage"), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return fd;
   if (write_all(fd, &head, sizeof head) && write_all(fd, numbers.data(), numbers.size_bytes()) &&
-      write_all(fd, descriptors.data(), descriptors.size_bytes()) &&
-      os::call(SYS_fcntl, fd, F_ADD_SEALS, kSeals) == 0)
+      write_all(fd, descriptors.data(), descriptors.size_bytes()) && os::call(SYS_fcntl, fd, F_ADD_SEALS, kSeals) == 0)
     return fd;
   os::close(fd);
   return -1;
@@ -100,8 +100,7 @@ std::optional<Heritage> read_heritage(int fd) {
   Heritage read;
   HeritageHead& head = read.head;
   if (!is_sealed(fd) || !read_all(fd, &head, sizeof head, 0)) return std::nullopt;
-  if (head.magic != kMagic || head.bytes != sizeof head || head.count > kMostNumbers ||
-      head.descriptors > kMostNumbers)
+  if (head.magic != kMagic || head.bytes != sizeof head || head.count > kMostNumbers || head.descriptors > kMostNumbers)
     return std::nullopt;
   if (head.pid != os::getpid() || head.start_time == 0 || head.start_time != os::start_time_of(head.pid))
     return std::nullopt;
@@ -116,21 +115,42 @@ std::optional<Heritage> read_heritage(int fd) {
   return read;
 }
 
-int take_heritage_number(char** environment) {
-  constexpr std::size_t kName = sizeof kHeritageVariable - 1;
-  int number = -1;
+namespace {
+
+/// Takes the variables out that `takes` names.
+template <typename Takes>
+void take_out(char** environment, const Takes& takes) {
   char** kept = environment;
-  for (char** each = environment; each != nullptr && *each != nullptr; each++) {
-    if (std::strncmp(*each, kHeritageVariable, kName) != 0) {
-      *kept++ = *each;
-      continue;
-    }
-    number = 0;
-    for (const char* digit = *each + kName; *digit >= '0' && *digit <= '9' && number < 1 << 24; digit++)
-      number = 10 * number + (*digit - '0');
-  }
+  for (char** each = environment; each != nullptr && *each != nullptr; each++)
+    if (!takes(*each)) *kept++ = *each;
   if (kept != nullptr) *kept = nullptr;
+}
+
+bool begins(const char* text, std::string_view with) {
+  return std::strncmp(text, with.data(), with.size()) == 0;
+}
+
+}  // namespace
+
+int take_heritage_number(char** environment, Added& added) {
+  int number = -1;
+  take_out(environment, [&](const char* entry) {
+    if (!begins(entry, kHeritageVariable)) return false;
+    const char* digit = entry + sizeof kHeritageVariable - 1;
+    for (number = 0; *digit >= '0' && *digit <= '9' && number < 1 << 24; digit++) number = 10 * number + (*digit - '0');
+    for (; *digit != 0; digit++) {
+      added.preload = added.preload || *digit == kAddedPreload;
+      added.settings = added.settings || *digit == kAddedSettings;
+    }
+    return true;
+  });
   return number;
+}
+
+void take_added_out(char** environment, const Added& added) {
+  take_out(environment, [&](const char* entry) {
+    return (added.preload && begins(entry, "LD_PRELOAD=")) || (added.settings && begins(entry, "BYPASS_"));
+  });
 }
 
 }  // namespace bypass::runtime

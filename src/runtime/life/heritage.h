@@ -46,7 +46,7 @@ struct HeritageHead {
   std::uint64_t start_time = 0;
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
-  std::int32_t arena = -1;  // the descriptor of the arena's memory
+  std::int32_t arena = -1;        // the descriptor of the arena's memory
   std::uint32_t handovers = 0;    // Handovers::id(); 0: there are none
   std::uint32_t descriptors = 0;  // how many follow the numbers
   std::uint32_t unused = 0;
@@ -74,9 +74,16 @@ struct Heritage {
 /// A number for this build of the library. 0: none is known.
 [[nodiscard]] std::uint64_t library_identity();
 
-/// Reads the number in the variable, and takes the variable out of the environment. -1: there is none.
-[[nodiscard]] int take_heritage_number(char** environment);
-/// The name of that variable, with '='.
+/// The name of the variable, with '='.
 inline constexpr char kHeritageVariable[] = "LIBBYPASS_HERITAGE=";
+/// They follow the number where the exec's environment had no LD_PRELOAD, or no BYPASS_ variables, and got ours.
+inline constexpr char kAddedPreload = 'p', kAddedSettings = 's';
+struct Added {
+  bool preload = false, settings = false;
+};
+/// Reads the number in the variable, and takes the variable out of the environment. -1: there is none.
+[[nodiscard]] int take_heritage_number(char** environment, Added& added);
+/// Takes those out of the environment, so that the program sees what it was given.
+void take_added_out(char** environment, const Added& added);
 
 }  // namespace bypass::runtime

@@ -36,6 +36,7 @@ using observe::Reason;
 
 std::optional<Heritage> g_heritage;
 bool g_is_reserved = false;
+Added g_added;              // variables of the environment that the program was not given
 int g_handed = -1;          // the heritage's descriptor, in the image that executes
 bool g_progressed = false;  // … the progress thread ran
 
@@ -158,7 +159,7 @@ const Heritage* heritage() {
 }
 
 bool read_heritage_at_load(char** environment) {
-  const int fd = take_heritage_number(environment);
+  const int fd = take_heritage_number(environment, g_added);
   if (fd < 0) return false;
   g_heritage = read_heritage(fd);
   if (!g_heritage.has_value()) return false;
@@ -168,6 +169,10 @@ bool read_heritage_at_load(char** environment) {
   if (head.library != library_identity()) return false;
   g_is_reserved = arena::reserve_at({reinterpret_cast<const std::byte*>(head.address), head.size});
   return g_is_reserved;
+}
+
+void tidy_environment(char** environment) {
+  if (g_heritage.has_value()) take_added_out(environment, g_added);
 }
 
 const char* why_not_take_up() {

@@ -40,6 +40,8 @@ void take_numbers(void (*enter)(int number, socket::File* file));
 
 /// Called when the library loads: reads what the variable names. True: the addresses are reserved as they were.
 bool read_heritage_at_load(char** environment);
+/// Called when the environment has been copied: takes out of it what only the library was to see.
+void tidy_environment(char** environment);
 [[nodiscard]] const Heritage* heritage();
 /// Another image of the same configuration has left it. Text: why not.
 [[nodiscard]] const char* why_not_take_up();

@@ -100,6 +100,7 @@ bool names_ports() {
 void at_load(char** envp) {
   const bool is_reserved = read_heritage_at_load(envp);
   keep_environment(envp);
+  tidy_environment(envp);
   if (!is_reserved) arena::reserve();
 }
 

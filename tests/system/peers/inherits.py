@@ -4,6 +4,8 @@ epoll: waits in the same epoll set for a listener, a connection and a datagram s
 closed: has a connection that exec closes, and one that it leaves open.
 failed: execs that fail, then goes on, with a second thread in a call.
 beside: children serve connections in other images, while the master accepts.
+bare: executes with an environment of its own, which the new image must see unchanged.
+threads: other threads are in all kinds of calls while one executes.
 owner: the process that has the port executes another image while its children go on."""
 import contextlib
 import errno
@@ -100,6 +102,31 @@ elif what == "failed":
         connection.sendall(line(connection).upper())
     connection.sendall(line(connection).upper())
     thread.join()
+elif what == "bare":
+    if fresh:
+        connection, _ = listener.accept()
+        os.set_inheritable(connection.fileno(), True)
+        os.execve(sys.executable, [sys.executable, "-u", __file__, what, str(connection.fileno())], {"ONE": "variable"})
+    connection = socket.socket(fileno=numbers[0])
+    print({name: value for name, value in os.environ.items() if name != "LC_CTYPE"}, flush=True)
+    connection.sendall(line(connection).upper())
+elif what == "threads":
+    if fresh:
+        connections = [listener.accept()[0] for _ in range(6)]
+        def sends(connection):
+            while True:
+                connection.sendall(bytes(200_000))
+        def receives(connection):
+            while True:
+                connection.recv(1 << 20)
+        for act, each in zip((sends, sends, receives, receives, receives), connections[1:]):
+            threading.Thread(target=act, args=(each,), daemon=True).start()
+        line(connections[0])
+        become(connections[0].fileno(), listener.fileno())
+    connection, listener = (socket.socket(fileno=number) for number in numbers)
+    connection.sendall(line(connection).upper())
+    third = listener.accept()[0]
+    third.sendall(line(third).upper())
 elif what == "beside":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for _ in range(4):

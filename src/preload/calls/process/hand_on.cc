@@ -2,10 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "preload/acceleration.h"
@@ -25,8 +25,11 @@ namespace bypass::preload {
 namespace {
 
 /// The environment of an exec that is under way.
-std::vector<char*> environment_of_next;
-char variable[sizeof runtime::kHeritageVariable + 16];
+struct Environment {
+  std::vector<std::string> added;
+  std::vector<char*> entries;
+};
+Environment* environment_of_next = nullptr;
 bool is_handed = false;
 
 /// The numbers that exec leaves open, as far as objects of ours can go on under them.
@@ -54,12 +57,20 @@ void give_local_ones_back() {
   }
 }
 
-void make_environment(char* const* environment, int heritage) {
-  environment_of_next.clear();
-  for (; environment != nullptr && *environment != nullptr; environment++) environment_of_next.push_back(*environment);
-  snprintf(variable, sizeof variable, "%s%d", runtime::kHeritageVariable, heritage);
-  environment_of_next.push_back(variable);
-  environment_of_next.push_back(nullptr);
+char* const* make_environment(char* const* environment, int heritage) {
+  delete environment_of_next;
+  environment_of_next = new Environment{missing_variables(environment), {}};
+  std::vector<char*>& entries = environment_of_next->entries;
+  std::vector<std::string>& added = environment_of_next->added;
+  for (; environment != nullptr && *environment != nullptr; environment++) entries.push_back(*environment);
+  std::string heritage_entry = runtime::kHeritageVariable + std::to_string(heritage);
+  const bool adds_preload = !added.empty() && added.front().starts_with("LD_PRELOAD=");
+  if (adds_preload) heritage_entry.push_back(runtime::kAddedPreload);
+  if (added.size() > (adds_preload ? 1U : 0U)) heritage_entry.push_back(runtime::kAddedSettings);
+  added.push_back(std::move(heritage_entry));
+  for (std::string& each : added) entries.push_back(each.data());
+  entries.push_back(nullptr);
+  return entries.data();
 }
 
 }  // namespace
@@ -78,8 +89,7 @@ HandingOn hand_on(const char* file, char* const* environment) {
   const int heritage = runtime::hand_on(numbers);
   if (heritage < 0) return {.why_not = "there is no memory, or no number, for what is handed on"};
   is_handed = true;
-  make_environment(environment, heritage);
-  return {.environment = environment_of_next.data()};
+  return {.environment = make_environment(environment, heritage)};
 }
 
 bool take_back() {

@@ -53,8 +53,8 @@ bool is_same_file(const struct stat& one, const struct stat& other) {
   return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-/// The file that this library was loaded from. False: it is not there any more.
-bool find_library(struct stat& about) {
+/// The file that this library was loaded from; "": it is not there any more, or another one has its place.
+std::string find_library(struct stat& about) {
   const auto here = reinterpret_cast<std::uintptr_t>(&find_library);
   std::string path;
   const std::string maps = os::read_memory_maps();
@@ -62,7 +62,8 @@ bool find_library(struct stat& about) {
     if (here >= mapping.begin && here < mapping.end) path = mapping.name;
     return path.empty();
   });
-  return !path.empty() && stat(path.c_str(), &about) == 0;
+  const bool is_there = !path.empty() && stat(path.c_str(), &about) == 0;
+  return is_there ? path : "";
 }
 
 bool names(std::string_view list, const struct stat& library) {
@@ -84,11 +85,20 @@ const char* value_in(char* const* environment, std::string_view name) {
   return nullptr;
 }
 
+bool is_preloaded_everywhere(const struct stat& library) {
+  return names(read_text("/etc/ld.so.preload"), library);
+}
+
+/// An empty one is there on purpose.
+bool has_no_preload(char* const* environment) {
+  return value_in(environment, "LD_PRELOAD") == nullptr;
+}
+
 bool loads_library(char* const* environment) {
   struct stat library {};
-  if (!find_library(library)) return false;
-  const char* const preload = value_in(environment, "LD_PRELOAD");
-  return (preload != nullptr && names(preload, library)) || names(read_text("/etc/ld.so.preload"), library);
+  if (find_library(library).empty()) return false;
+  return has_no_preload(environment) || names(value_in(environment, "LD_PRELOAD"), library) ||
+         is_preloaded_everywhere(library);
 }
 
 bool has(const char* const* entries, std::string_view wanted) {
@@ -97,18 +107,22 @@ bool has(const char* const* entries, std::string_view wanted) {
   return false;
 }
 
-/// The settings must be the same, as the arena was made by them.
-bool has_same_settings(char* const* environment) {
+std::size_t count_settings(const char* const* environment) {
   constexpr std::string_view kPrefix = "BYPASS_";
-  std::size_t ours = 0, theirs = 0;
-  const char* const* const kept = runtime::environment_at_load();
-  while (kept[ours] != nullptr) ours++;
-  for (; environment != nullptr && *environment != nullptr; environment++) {
-    if (!std::string_view(*environment).starts_with(kPrefix)) continue;
-    theirs++;
-    if (!has(kept, *environment)) return false;
-  }
-  return ours == theirs;
+  std::size_t count = 0;
+  for (; environment != nullptr && *environment != nullptr; environment++)
+    count += std::string_view(*environment).starts_with(kPrefix) ? 1U : 0U;
+  return count;
+}
+
+/// The settings must be the same, as the arena was made by them. Where there are none, ours are added.
+bool has_same_settings(char* const* environment) {
+  const char* const* const ours = runtime::environment_at_load();
+  const std::size_t theirs = count_settings(environment);
+  if (theirs == 0) return true;
+  for (const char* const* each = ours; *each != nullptr; each++)
+    if (!has(environment, *each)) return false;
+  return theirs == count_settings(ours);
 }
 
 // --- The rights
@@ -218,6 +232,16 @@ ImageCheck check_image(const char* file, char* const* environment) {
   if (!loads_library(environment)) return {"it does not load the library"};
   if (!has_same_settings(environment)) return {"it has other settings"};
   return {};
+}
+
+std::vector<std::string> missing_variables(char* const* environment) {
+  std::vector<std::string> missing;
+  struct stat library {};
+  const std::string path = find_library(library);
+  if (has_no_preload(environment) && !is_preloaded_everywhere(library)) missing.push_back("LD_PRELOAD=" + path);
+  if (count_settings(environment) != 0) return missing;
+  for (const char* const* each = runtime::environment_at_load(); *each != nullptr; each++) missing.emplace_back(*each);
+  return missing;
 }
 
 }  // namespace bypass::preload

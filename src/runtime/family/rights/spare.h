@@ -32,7 +32,8 @@ void hide();
 void show();
 /// This process does not have the spare any more.
 void drop();
-/// What the process's next image needs of it (life/next_image.h), and how that image takes it up. -1: there is no spare.
+/// What the process's next image needs of it (life/next_image.h), and how that image takes it up. -1: there is no
+/// spare.
 [[nodiscard]] std::array<int, 3> descriptors();
 void take_up(const std::array<int, 3>& descriptors);
 
