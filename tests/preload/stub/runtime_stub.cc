@@ -14,6 +14,7 @@
 #include "runtime/family/pump/pump_process.h"
 #include "runtime/family/pump/relay_process.h"
 #include "runtime/family/rights/privilege.h"
+#include "runtime/life/next_image.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {
@@ -55,6 +56,24 @@ void before_exit() {
 bool leave() {
   return false;
 }
+
+// No image hands sockets on.
+const char* why_not_hand_on() {
+  return "a stand-in for the runtime";
+}
+int hand_on(std::span<const HandedNumber>) {
+  return -1;
+}
+void take_back() {}
+const char* const* environment_at_load() {
+  static const char* const none = nullptr;
+  return &none;
+}
+bool has_heritage() {
+  return false;
+}
+void refuse_heritage(const char*) {}
+void take_numbers(void (*)(int, socket::File*)) {}
 
 bool may_name_ports() {
   return false;

@@ -34,7 +34,12 @@ std::uintptr_t forget_left_handlers(std::uintptr_t) {
   return UINTPTR_MAX;
 }
 void drop_left(std::uintptr_t) {}
-bool is_pumpable(File&);  // socket/family/pumped.h, which knows another File
+enum class Inherited : std::uint8_t { kNot };
+Inherited inherited_as(const File&);  // socket/family/next_image.h, which knows another File, as does
+Inherited inherited_as(const File&) {
+  return Inherited::kNot;
+}
+bool is_pumpable(File&);  // socket/family/pumped.h
 void forbid_pump(File&);
 bool is_pumpable(File&) {
   return false;
