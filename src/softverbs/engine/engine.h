@@ -2,8 +2,9 @@
 //
 //   receive.cc    a frame's way in: parsing, ICRC, which queue pair it is for
 //   repair.cc     between two ends of ours: only what is lost is sent again
-//   responder.cc  requests of a peer to an RC or UC queue pair   requester.cc  our requests, and the peer's answers
-//   memory_window.cc  windows: binding and invalidating
+//   responder.cc  requests of a peer to an RC or UC queue pair   responder_answers.cc  what they are answered
+//   requester.cc  our requests, as packets                       requester_answers.cc  a peer's answers
+//   requester_timer.cc  what is sent again without an answer     memory_window.cc      binding and invalidating
 //   xrc.cc        domains and receive queues of XRC
 //   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
 //                                                                port_steering.cc
@@ -219,10 +220,11 @@ bool append_message(Engine& e, Qp& qp, std::uint32_t wqe, std::uint64_t offset, 
 /// Writes a packet's payload into the elements' memory. False: some of it may not be written; the bytes before it are.
 bool scatter(Engine& e, const Pd& pd, std::span<const ibv_sge> sges, std::uint64_t offset, const RocePacket& packet);
 
-// --- requester.cc
+// --- requester.cc, requester_answers.cc, requester_timer.cc
 
 void on_response(Engine& e, Qp& qp, const RocePacket& packet);
 Step send_request(Engine& e, Qp& qp);
+/// The queue pair's deadline has passed: of an answer, or of a pause that the peer asked for.
 void on_deadline(Engine& e, Qp& qp);
 
 /// Number of a read's packets to request at once, from packet number `index` on.

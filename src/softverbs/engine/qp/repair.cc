@@ -1,5 +1,5 @@
 // Repair between two ends of ours: only what is lost is sent again (docs/roce.md). With other peers the requester goes
-// back to the oldest unanswered packet (requester.cc).
+// back to the oldest unanswered packet (requester_timer.cc).
 #include "softverbs/engine/engine.h"
 
 namespace bypass::rdma {
