@@ -8,7 +8,7 @@ import signal
 import time
 
 from harness import HERE, LONG, check, run_named
-from softverbs import DropIn, Wire
+from softverbs import DropIn, Interfaces, Wire
 
 CASES = {}
 
@@ -79,6 +79,19 @@ def rping():
             served, said = converse(wire, ["rping", "-s", "-v", "-C", 5, "-a", address], ["rping", "-c", "-V", "-v", "-C", 5, "-a", address])
             check(said.count("ping data: rdma-ping-") == 5, f"the client saw {said}")
             check(served.count("server ping data: rdma-ping-") == 5, f"the server saw {served}")
+
+
+@case
+def senders_that_are_not_there():
+    """Answers to requests from addresses where nobody is wait for the address. The answers to others go past them."""
+    with Interfaces("af_packet") as wire:
+        server = wire.start("server", "stdbuf", "-oL", "rping", "-s", "-P", "-d", "-a", "10.9.0.1", until="rdma_listen")
+        for _ in range(4):
+            wire.python("client", "spoofed_requests.py", "veth-client", wire.macs["server"], "10.9.0.1", 200)
+        # Each of so many addresses is asked for during 0.3 s: one behind the other they would take a minute.
+        code, said = ask(wire, server, ["rping", "-c", "-V", "-v", "-C", 3, "-a", "10.9.0.1"], 20)
+        check(code == 0 and said.count("ping data: ") == 3, f"the client ended with {code}: {said}")
+        check(server.poll() is None, "the server has ended")
 
 
 LOADED_LATER = """

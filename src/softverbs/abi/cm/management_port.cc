@@ -111,9 +111,40 @@ cm::DeviceInfo ManagementPort::describe() {
   return info;
 }
 
+rdma::Resolution ManagementPort::look_for(Adapter::Turn& turn, const IpAddress& address) {
+  const ibv_gid gid = gid_of(address);
+  for (const ibv_gid& own : turn->gids())
+    if (std::memcmp(own.raw, gid.raw, sizeof gid.raw) == 0) return rdma::Resolution::kKnown;
+  return turn->resolve(gid, adapter_.now());
+}
+
 void ManagementPort::send(const IpAddress& from, const IpAddress& to, const cm::Mad& mad) {
+  constexpr Duration kPatience = std::chrono::seconds(1);
   Adapter::Turn turn(adapter_);
   if (!turn) return;
+  const rdma::Resolution found = look_for(turn, to);
+  if (found == rdma::Resolution::kKnown) return send_now(turn, from, to, mad);
+  if (found == rdma::Resolution::kAsked) {
+    if (waiting_.size() == kMostWaiting) waiting_.pop_front();
+    waiting_.push_back({from, to, mad, adapter_.now() + kPatience});
+  }
+  turn.run();
+}
+
+void ManagementPort::send_waiting() {
+  if (waiting_.empty()) return;
+  Adapter::Turn turn(adapter_);
+  if (!turn) return waiting_.clear();
+  const Instant now = adapter_.now();
+  std::erase_if(waiting_, [&](const Waiting& each) {
+    const rdma::Resolution found = look_for(turn, each.to);
+    if (found == rdma::Resolution::kKnown) send_now(turn, each.from, each.to, each.mad);
+    return found != rdma::Resolution::kAsked || each.until <= now;
+  });
+  turn.run();
+}
+
+void ManagementPort::send_now(Adapter::Turn& turn, const IpAddress& from, const IpAddress& to, const cm::Mad& mad) {
   std::array<ibv_wc, 16> done;
   while (turn->poll_cq(*send_cq_, done) != 0) {
   }
@@ -145,12 +176,7 @@ void ManagementPort::send(const IpAddress& from, const IpAddress& to, const cm::
 cm::Neighbour ManagementPort::resolve(const IpAddress& address) {
   Adapter::Turn turn(adapter_);
   if (!turn) return cm::Neighbour::kAsked;
-  const auto gids = turn->gids();
-  const ibv_gid gid = gid_of(address);
-  const bool own = std::any_of(gids.begin(), gids.end(),
-                               [&](const ibv_gid& g) { return std::memcmp(g.raw, gid.raw, sizeof gid.raw) == 0; });
-  if (own) return cm::Neighbour::kKnown;
-  const bool known = turn->resolve(gid, adapter_.now()) == rdma::Resolution::kKnown;
+  const bool known = look_for(turn, address) == rdma::Resolution::kKnown;
   turn.run();
   return known ? cm::Neighbour::kKnown : cm::Neighbour::kAsked;
 }

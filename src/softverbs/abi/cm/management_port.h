@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -25,8 +27,13 @@ class ManagementPort {
   static std::unique_ptr<ManagementPort> open(std::size_t index, int wake_fd);
 
   [[nodiscard]] cm::DeviceInfo describe();
-  /// Sends at once if the wire has room, else later.
+  /// Sends at once if the wire has room, else later. A message to a peer whose MAC is not known waits for it beside
+  /// the others: a sender that is not there holds up no answer to somebody else.
   void send(const IpAddress& from, const IpAddress& to, const cm::Mad& mad);
+  /// Whether messages wait for a MAC. Then send_waiting() is to be called every kLook.
+  [[nodiscard]] bool waits() const { return !waiting_.empty(); }
+  void send_waiting();
+  static constexpr Duration kLook = std::chrono::milliseconds(5);
   cm::Neighbour resolve(const IpAddress& address);
   /// Appends what has come.
   void receive(std::vector<Received>& out);
@@ -40,13 +47,23 @@ class ManagementPort {
     cm::Mad mad;
   };
 
+  struct Waiting {
+    IpAddress from, to;
+    cm::Mad mad;
+    Instant until;
+  };
+  static constexpr std::size_t kMostWaiting = 256;  // of more, the oldest are lost
+
   explicit ManagementPort(Adapter& adapter, std::size_t index) : adapter_(adapter), index_(index) {}
   int make_queue_pair(Adapter::Turn& turn, int wake_fd);
   void post(Adapter::Turn& turn, std::size_t buffer);
+  rdma::Resolution look_for(Adapter::Turn& turn, const IpAddress& address);
+  void send_now(Adapter::Turn& turn, const IpAddress& from, const IpAddress& to, const cm::Mad& mad);
 
   Adapter& adapter_;
   const std::size_t index_;
   std::vector<Buffer> buffers_{kReceives};
+  std::deque<Waiting> waiting_;
   rdma::Pd* pd_ = nullptr;
   rdma::Mr* mr_ = nullptr;
   rdma::Cq* send_cq_ = nullptr;

@@ -133,7 +133,7 @@ void Service::work(void* self) {
       const std::lock_guard lock(service.mutex_);
       service.receive();
       service.manager_.run(now());
-      until = service.sleeps_until_ = service.manager_.next_timeout();
+      until = service.sleeps_until_ = service.next_look();
     }
     const Duration left = until == kNever ? Duration::zero() : std::max(until - now(), Duration::zero());
     const timespec timeout{static_cast<time_t>(left / std::chrono::seconds(1)),
@@ -153,13 +153,20 @@ void Service::receive() {
     for (const ManagementPort::Received& message : received_)
       manager_.on_mad(i, message.from, message.to, message.mad, at);
     if (ports_[i]->take_peer_lost()) manager_.on_peer_lost(i, at);
+    ports_[i]->send_waiting();
   }
+}
+
+Instant Service::next_look() const {
+  const bool waits = std::any_of(ports_.begin(), ports_.end(), [](const auto& port) { return port && port->waits(); });
+  const Instant next = manager_.next_timeout();
+  return waits ? std::min(next, now() + ManagementPort::kLook) : next;
 }
 
 void Service::settle() {
   manager_.run(now());
-  if (manager_.next_timeout() < sleeps_until_) {
-    sleeps_until_ = manager_.next_timeout();
+  if (const Instant next = next_look(); next < sleeps_until_) {
+    sleeps_until_ = next;
     os::eventfd_add(wake_fd_, 1);
   }
 }

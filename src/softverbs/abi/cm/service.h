@@ -82,6 +82,8 @@ class Service final : cm::Surroundings {
   void receive();
   /// After each change: what is due, and the thread's next look.
   void settle();
+  /// When the thread has something to do though nothing comes.
+  [[nodiscard]] Instant next_look() const;
   static Instant now();
 
   void send(std::size_t device, const IpAddress& from, const IpAddress& to, const cm::Mad& mad) override;
