@@ -7,7 +7,8 @@ import signal
 import subprocess
 
 from families import Load, Nginx
-from harness import alive, check, free_port, make_file, run_named
+from harness import LONG, alive, check, free_port, kill_one, make_file, run_named
+from pumped import name_of
 from sides import leaves_nobody_to_ask, on, served_by_another_user
 
 CASES = {}
@@ -229,6 +230,34 @@ def other_threads_are_in_calls(side):
     server = side.start_python("server", "inherits.py", "threads", side.address, port, until="ready")
     told = side.run("client", "/usr/bin/python3", "-uc", BUSY, side.address, port).decode()
     check(side.end(server) == 0, side.output(server))
+    return told
+
+
+KILLS = """
+import os, random, signal, socket, sys, time
+address, rounds = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+moments = random.Random(int(sys.argv[4]))
+for turn in range(rounds):
+    connection = socket.create_connection(address, 30)
+    file = connection.makefile()
+    pid = int(file.readline())
+    time.sleep(moments.uniform(0, 0.06))  # it dies at any moment
+    os.kill(pid, signal.SIGKILL)
+    print(turn, repr(file.read()), flush=True)
+"""
+
+
+@scenario("vhost", "virtio", "veth")
+def killed_at_any_moment(side):
+    """The process that has the port executes cat, and is killed meanwhile. Its peer sees the end of the connection, and another
+    process of the family serves the next one."""
+    port, rounds = free_port(), 200 if LONG else 12
+    side.start_python("server", "inherits.py", "killed", side.address, port, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", KILLS, side.address, port, rounds, 1, timeout=60 + 3 * rounds).decode()
+    for pid in side.inhabitants():
+        if name_of(pid) in ("cat", "python3"):
+            kill_one(pid)
+    side.until(lambda: not side.inhabitants(), "nothing is left")
     return told
 
 

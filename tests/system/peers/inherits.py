@@ -6,6 +6,7 @@ failed: execs that fail, then goes on, with a second thread in a call.
 beside: children serve connections in other images, while the master accepts.
 bare: executes with an environment of its own, which the new image must see unchanged.
 threads: other threads are in all kinds of calls while one executes.
+killed: whoever has the port becomes cat with the connection, and is killed by the client. A child accepts on.
 owner: the process that has the port executes another image while its children go on."""
 import contextlib
 import errno
@@ -127,6 +128,15 @@ elif what == "threads":
     connection.sendall(line(connection).upper())
     third = listener.accept()[0]
     third.sendall(line(third).upper())
+elif what == "killed":
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() != 0:
+            connection.sendall(b"%d\n" % os.getpid())
+            os.dup2(connection.fileno(), 0)
+            os.dup2(connection.fileno(), 1)
+            os.execvp("cat", ["cat"])
+        connection.close()
 elif what == "beside":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for _ in range(4):
