@@ -151,11 +151,15 @@ bool exchange_all(Region region) {
     last = reinterpret_cast<std::uintptr_t>(jumps + 1);
   });
   if (first == 0) return false;
-  const auto low = static_cast<long>(first / page * page);
-  const auto length = static_cast<long>((last + page - 1) / page * page) - low;
-  if (os::call(SYS_mprotect, low, length, PROT_READ | PROT_WRITE) != 0) return false;
+  // The linker protects whole pages only (_dl_protect_relro): a part of a page at the end stays writable.
+  const std::uintptr_t low = first / page * page, high = (last + page - 1) / page * page;
+  const std::uintptr_t protected_end = std::min(high, region.high / page * page);
+  const auto protect = [&](std::uintptr_t end, long how) {
+    return end <= low || os::call(SYS_mprotect, static_cast<long>(low), static_cast<long>(end - low), how) == 0;
+  };
+  if (!protect(protected_end, PROT_READ | PROT_WRITE)) return false;
   for_each_table([](Jumps* jumps) { exchange_functions(*jumps); });
-  os::call(SYS_mprotect, low, length, PROT_READ);
+  protect(protected_end, PROT_READ);
   return true;
 }
 

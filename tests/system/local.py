@@ -629,7 +629,7 @@ def unprivileged():
 
 @same
 def streams_of_c(side):
-    """The library does not see what libc's own stream reads and writes over a standard number."""
+    """A stream of libc's, over a standard number."""
     with pair(side) as (server, client):
         client("""
 import ctypes

@@ -49,6 +49,20 @@ static void arrived(const char* what, int bytes) {
   arrived_at(b, what, bytes);
 }
 
+/* The tables of functions that all streams have: nobody can write to them. */
+static int has_writable_table(FILE* stream) {
+  const unsigned long table = *(unsigned long*)(stream + 1); /* struct _IO_FILE_plus */
+  FILE* maps = fopen("/proc/self/maps", "r");
+  unsigned long low, high;
+  char rights[8];
+  int writable = -1;
+  while (fscanf(maps, "%lx-%lx %7s%*[^\n]", &low, &high, rights) == 3) {
+    if (table >= low && table < high) writable = rights[1] == 'w';
+  }
+  fclose(maps);
+  return writable;
+}
+
 static void output(void) {
   printf("before");
   fflush(stdout);
@@ -67,6 +81,7 @@ static void output(void) {
   TELL(ftell(stdout));
   TELL(fseek(stdout, 0, SEEK_SET));
   TELL(fileno(stdout));
+  TELL(has_writable_table(stdout));
 }
 
 static void buffers(void) {
@@ -153,17 +168,16 @@ static void any_file(void) {
 }
 
 static void other_ways(void) {
-  close(0);
-  TELL(fcntl(a, F_DUPFD, 0));
-  close(1);
-  TELL(dup(a));
+  FILE* file = fdopen(fcntl(open("/dev/null", O_RDWR), F_DUPFD, 60), "r+");
+  TELL(close(60));
+  TELL(fcntl(a, F_DUPFD, 60));
   TELL(dup3(a, 2, O_CLOEXEC));
-  printf("F_DUPFD ");
-  fflush(stdout);
+  fprintf(file, "F_DUPFD ");
+  fflush(file);
   fprintf(stderr, "dup3\n");
   arrived("both", 13);
   TELL(write(b, "in\n", 3));
-  TELL(getchar());
+  TELL(getc(file));
 }
 
 static void accepted(void) {
@@ -174,8 +188,9 @@ static void accepted(void) {
   fflush(stdout);
   connect(c.client, (struct sockaddr*)&c.address, sizeof c.address);
   poll(&(struct pollfd){c.listener, POLLIN, 0}, 1, 3000);
-  TELL(close(1));
-  TELL(accept(c.listener, NULL, NULL));
+  close(1);
+  int s = accept(c.listener, NULL, NULL);
+  if (s != 1) dup2(s, 1), close(s); /* a thread of the library has had the number for a moment */
   TELL(printf("from an accepted number"));
   TELL(fflush(stdout));
   arrived_at(c.client, "the client", 23);
@@ -191,7 +206,6 @@ static void opened(void) {
   TELL(write(b, "an answer\n", 10));
   TELL(fgetc(both));
   TELL(fclose(both));
-  TELL(fcntl(a, F_GETFD));
   arrived("unread bytes", kEnd);
 }
 
@@ -235,7 +249,6 @@ static void reopened(void) {
   arrived("the end", kEnd);
   TELL(dup2(b, 0));
   TELL(freopen("/nowhere/at/all", "r", stdin) == NULL);
-  TELL(fcntl(0, F_GETFD));
 }
 
 static void of_a_command(void) {
@@ -246,9 +259,7 @@ static void of_a_command(void) {
   TELL(fflush(command));
   arrived("here", 18);
   close(pipe);
-  int number = fileno(command);
   TELL(pclose(command));
-  TELL(fcntl(number, F_GETFD));
   close(a);
   arrived("the end", kEnd);
 }
