@@ -31,6 +31,9 @@ struct Policy {
   };
   /// Decides for one address of ours, or one that a port routes to: for datagrams, each of which is decided separately.
   Decision (*routes_to)(const sockaddr* remote) = [](const sockaddr*) { return Decision::kKernel; };
+  /// Whether a port is on this interface of the kernel's, given by its number. A stream that is bound to it
+  /// (SO_BINDTODEVICE) may be on that port, and is decided by its address.
+  bool (*is_port_on)(int interface) = [](int) { return false; };
   /// Whether this address of ours is unavailable because another process has the wire: it then counts as in use.
   bool (*is_taken)(const sockaddr* local) = [](const sockaddr*) { return false; };
 

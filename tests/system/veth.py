@@ -102,6 +102,50 @@ def tcp_info_says_what_holds_a_writer_back():
     check(seen[1][1:3] == [True, True], f"the kernel's {seen[1]}")
 
 
+def bound_to_a_device(side, binder, other, device, made):
+    """Connections both ways of a process that binds its sockets to a device, and over which paths they go."""
+    here, there = (Agent(side, role, under=side.inside(role)) for role in (binder, other))
+    made.append(here)
+    own, peers = side.address_of(binder), side.address_of(other)
+    seen = [here(f"d = socket.socket(); d.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, {device.encode()!r})")]
+    there(f"l = socket.create_server(({peers!r}, 0))")
+    seen += [here(f"bounded(d).connect(({peers!r}, {there('l.getsockname()[1]')}))"), here("d.sendall(b'question')"),
+             there("s = bounded(l.accept()[0]); s.sendall(s.recv(100)[::-1])"), here("d.recv(100)"),
+             here("d.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)")]
+    for address in (own, "0.0.0.0"):
+        here("k = socket.socket()")
+        seen += [here(f"k.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, {device.encode()!r}); k.bind(({address!r}, 0)); k.listen()")]
+        seen += [there(f"t = socket.create_connection(({own!r}, {here('k.getsockname()[1]')}), 5); t.sendall(b'to it')"),
+                 here("e = bounded(k.accept()[0]); k.close()"), here("e.recv(100)"), there("t.close()"), here("e.recv(1)")]
+    return seen
+
+
+@case
+def bound_to_the_ports_interface():
+    """SO_BINDTODEVICE with the port's interface: connections and listeners stay on the port."""
+    made = []
+    with Veth("netdev:veth-a") as side:
+        seen = [bound_to_a_device(side, "ours", "kernel", "veth-a", made)]
+        side.until(made[0].sockets, "the connection is told")
+        check({s["path"] for s in made[0].sockets()} == {"wire"}, f"{made[0].sockets()}: {side.why()}")
+    with Veth("netdev:veth-a") as side:
+        seen.append(bound_to_a_device(side, "kernel", "ours", "veth-b", made))
+    for one in seen:
+        one[5] = one[5].replace("veth-a", "veth-b")
+    check(seen[0] == seen[1], f"ours {seen[0]}, the kernel's {seen[1]}")
+
+
+@case
+def bound_to_another_interface():
+    """SO_BINDTODEVICE with an interface that no port is on: the kernel has the socket, and `why` says so."""
+    with Veth("netdev:veth-a") as side:
+        here = Agent(side, "ours", under=side.inside("ours"))
+        here("d = socket.socket(); d.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo'); d.setblocking(False)")
+        error = here(f"d.connect_ex(({KERNELS!r}, 9)) in (errno.ENETUNREACH, errno.EINPROGRESS, errno.EHOSTUNREACH)")
+        check(error is True, f"{error}")
+        check("SO_BINDTODEVICE" in side.why(here), side.why(here))
+
+
 def redis(side):
     port = free_port()
     side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,

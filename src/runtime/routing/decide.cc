@@ -1,5 +1,11 @@
 #include "runtime/routing/decide.h"
 
+#include <net/if.h>
+
+#include <algorithm>
+
+#include "config/port_check.h"
+
 namespace bypass::runtime {
 
 using observe::Reason;
@@ -17,6 +23,12 @@ Reason reason_of(const RuleDecision& decision) {
       break;
   }
   return decision.action == RuleAction::kFail ? Reason::kRuleFail : Reason::kRuleKernel;
+}
+
+/// The number of the port's interface, which the kernel has, too; 0: it has none.
+int number_of_interface(const PortConfig& port) {
+  if (port.shared) return port.interface_index;
+  return is_interface_kind(port.kind) ? static_cast<int>(if_nametoindex(port.target.c_str())) : 0;
 }
 
 }  // namespace
@@ -53,6 +65,18 @@ Verdict Decider::listen(RuleProto proto, const Endpoint& local) const {
   if (!routes.any_port()) return {RuleAction::kKernel, Reason::kNoPortConfigured, "", 0};
   verdict.port = owner.value_or(0);
   return verdict;
+}
+
+int Decider::interface_of(std::size_t port) const {
+  const LiveNetwork::Reading now(network_);
+  return port < now->ports.size() ? number_of_interface(now->ports[port]) : 0;
+}
+
+bool Decider::is_port_on(int interface) const {
+  const LiveNetwork::Reading now(network_);
+  return interface != 0 && std::ranges::any_of(now->ports, [=](const PortConfig& port) {
+           return number_of_interface(port) == interface;
+         });
 }
 
 }  // namespace bypass::runtime

@@ -5,6 +5,7 @@
 // it, also in a signal handler.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "config/config.h"
@@ -28,6 +29,10 @@ class Decider {
 
   /// Decides for a stream's connect or for a datagram's peer.
   [[nodiscard]] Verdict connect(RuleProto proto, const Endpoint& remote) const;
+  /// The number of the port's interface, if the kernel has it, too; 0: it has not.
+  [[nodiscard]] int interface_of(std::size_t port) const;
+  /// Whether a port is on that interface.
+  [[nodiscard]] bool is_port_on(int interface) const;
   /// Decides for a listener or a bound datagram socket. A wildcard address is bypass when any port is configured.
   [[nodiscard]] Verdict listen(RuleProto proto, const Endpoint& local) const;
 

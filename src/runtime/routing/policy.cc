@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -76,11 +77,29 @@ std::uint8_t number_of(int type) {
   return type == SOCK_DGRAM ? IPPROTO_UDP : IPPROTO_TCP;
 }
 
+/// Whether any stream has been bound to a port's interface. Until then nobody is asked whether a stream is.
+std::atomic<bool> any_is_bound{false};
+
+/// The verdict for a stream that SO_BINDTODEVICE may have bound to an interface: another one's port does not have it. A
+/// wildcard's listener is on all ports, so there must be no other.
+Verdict for_device(Verdict verdict, int fd, bool is_wildcard) {
+  if (verdict.action != RuleAction::kBypass || !any_is_bound.load(std::memory_order_relaxed)) return verdict;
+  int interface = 0;
+  socklen_t length = sizeof interface;
+  const Process& p = *g_process;
+  if (socket::kernel->getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &interface, &length) != 0 || interface == 0)
+    return verdict;
+  const bool is_elsewhere = is_wildcard && p.config.ports.size() > 1;
+  if (!is_elsewhere && p.decider.interface_of(verdict.port) == interface) return verdict;
+  return {RuleAction::kKernel, Reason::kOptionUnsupported, "setsockopt SO_BINDTODEVICE", 0};
+}
+
 socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, const sockaddr* remote) {
   const auto endpoint = socket::endpoint_of(remote, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
   hear_kernel();
-  return act_on(g_process->decider.connect(proto_of(type), *endpoint), fd, number_of(type), *endpoint, true);
+  const Verdict verdict = for_device(g_process->decider.connect(proto_of(type), *endpoint), fd, false);
+  return act_on(verdict, fd, number_of(type), *endpoint, true);
 }
 
 /// Warns that another process has the port, as soon as the program binds an address of that port. Else a process that
@@ -104,12 +123,19 @@ socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   const auto endpoint = socket::endpoint_of(local, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
   hear_kernel();
-  const Verdict verdict = g_process->decider.listen(proto_of(type), *endpoint);
-  if (verdict.action == RuleAction::kBypass && !endpoint->address.is_any())
+  const bool is_wildcard = endpoint->address.is_any();
+  const Verdict verdict = for_device(g_process->decider.listen(proto_of(type), *endpoint), fd, is_wildcard);
+  if (verdict.action == RuleAction::kBypass && !is_wildcard)
     report_if_in_use(*g_process, verdict.port, fd, number_of(type), *endpoint);
   const auto decision = act_on(verdict, fd, number_of(type), *endpoint, false);
   if (decision == socket::Decision::kBypass) g_process->progress.start();
   return decision;
+}
+
+bool is_port_on(int interface) {
+  const bool is = g_process->decider.is_port_on(interface);
+  if (is) any_is_bound = true;
+  return is;
 }
 
 bool address_is_taken(const sockaddr* local) {
@@ -158,6 +184,7 @@ void fill_policy(const Config& config) {
   policy.decide_connect = decide_connect;
   policy.decide_listen = decide_listen;
   policy.routes_to = routes_to;
+  policy.is_port_on = is_port_on;
   policy.is_taken = address_is_taken;
   policy.open_wire = open_wire;
   policy.open_wire_for_wait = open_wire_for_wait;

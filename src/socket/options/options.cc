@@ -90,12 +90,22 @@ bool is_refused(const Socket& socket, int level, int name, std::span<const std::
   return option_kind(socket.kind, level, name) == OptionKind::kRefused && !turns_off(value);
 }
 
+/// The stream is bound to a port's interface: the port's routes decide (Policy::decide_connect).
+bool is_bound_to_port(const Socket& socket, int fd, int level, int name) {
+  if (socket.kind != FileKind::kStream || level != SOL_SOCKET || (name != SO_BINDTODEVICE && name != SO_BINDTOIFINDEX))
+    return false;
+  int interface = 0;
+  socklen_t length = sizeof interface;
+  return kernel->getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &interface, &length) == 0 && policy.is_port_on(interface);
+}
+
 // Notes an option for the stack's half of a socket that has a kernel half. Lock held.
 void note_kind(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   const OptionKind what = option_kind(socket.kind, level, name);
   const bool kept = what == OptionKind::kKernels && !turns_off(value);
   if (!kept && !is_refused(socket, level, name, value)) return;
   if (is_decided(socket)) return report_option(fd, level, name);
+  if (is_bound_to_port(socket, fd, level, name)) return;
   socket.set(kForceKernel);
   socket.details->kernel_option = {level, name};
 }
