@@ -29,6 +29,11 @@ struct Queue {
   int fd = -1;
   std::list<Request> begun;    // the request whose call the thread makes, or is about to; one at most
   std::list<Request> waiting;  // by priority, and in each as they came
+
+  [[nodiscard]] bool is_empty() const { return begun.empty() && waiting.empty(); }
+  void begin_next() {
+    if (!waiting.empty()) begun.splice(begun.end(), waiting, waiting.begin());
+  }
 };
 
 /// Leaked: threads use it until the process's end.
@@ -108,11 +113,10 @@ void* serve(void* argument) {
   for (;;) {
     {
       const Locked hold(of);
-      if (queue->begun.empty() && queue->waiting.empty()) {
+      if (queue->is_empty()) {
         of.queues.remove_if([=](const Queue& each) { return &each == queue; });
         return nullptr;
       }
-      if (queue->begun.empty()) queue->begun.splice(queue->begun.end(), queue->waiting, queue->waiting.begin());
     }
     const ssize_t r = transfer(queue->begun.front().terms);
     const int error = r < 0 ? errno : 0;
@@ -120,6 +124,7 @@ void* serve(void* argument) {
     {
       const Locked hold(of);
       done.swap(queue->begun);
+      queue->begin_next();  // once the program sees this one's end, the next one can no longer be cancelled
     }
     end_request(done.front(), r, error);
   }
@@ -175,7 +180,7 @@ int begin_request(const RequestTerms& terms, const RequestBlock& block, std::sha
     auto queue = std::ranges::find(of->queues, terms.fd, &Queue::fd);
     const bool is_new = queue == of->queues.end();
     if (is_new) queue = of->queues.insert(queue, Queue{terms.fd, {}, {}});
-    std::list<Request>& requests = is_new ? queue->begun : queue->waiting;
+    std::list<Request>& requests = queue->is_empty() ? queue->begun : queue->waiting;
     const auto after = std::ranges::find_if(requests, [&](const Request& each) {
       return each.terms.priority > terms.priority;  // the number is taken off the thread's priority
     });

@@ -410,7 +410,12 @@ static void asynchronous(void) {
 
   struct aiocb first = request(a, LIO_READ, one, 4), second = request(a, LIO_READ, other, 4);
   struct aiocb last = request(a, LIO_READ, third, 10), urgent = request(a, LIO_WRITE, "never", 5);
+  // A request that waits for a thread can be cancelled. The first one has begun once the one before it has ended.
+  struct aiocb before = request(a, LIO_READ, other, 1);
+  TRY(aio_read(&before));
   TRY(aio_read(&first));
+  TRY(write(b, "-", 1));
+  await("before", &before);
   TRY(aio_error(&first) == EINPROGRESS);
   TRY(aio_suspend((const struct aiocb*[]){&first}, 1, &(struct timespec){0, 1000000}));
   TRY(aio_read(&second));
