@@ -9,54 +9,22 @@
 // records. TCP is the kernel's, on this machine. The one that has nothing to do sleeps, so a wake-up that is lost ends
 // nowhere. Prints one JSON object.
 #include <poll.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
-#include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "fastpath/lane/lane.h"
-#include "fastpath/link/link_device.h"
-#include "fastpath/link/link_end.h"
-#include "rc_peers.h"
-#include "two_ends.h"
+#include "two_processes.h"
 
+namespace bypass::two_processes {
 namespace {
 
-using namespace bypass;
-using namespace bypass::fastpath;
-using bench::die;
-using bench::need;
-
-constexpr std::size_t kConnections = 4;
-constexpr std::uint8_t kRingLog2 = 16;
-constexpr std::uint64_t kRings = 4096;  // where they begin in a link's memory; credit blocks lie in front
-constexpr std::uint64_t kMemory = kRings + (kConnections << kRingLog2);
-constexpr std::uint64_t kBuffer = std::uint64_t{1} << 17;
 constexpr std::uint64_t kPiece = 20'000;       // a write or read of the program's, at most
 constexpr std::uint64_t kTcpBytes = 200'000;   // that it writes at most while there is no lane: the rest waits for one
 constexpr std::size_t kMostUnsent = 1U << 18;  // bytes of records
 constexpr Duration kQuiet = std::chrono::milliseconds{1};  // then credits are told, though they are few
-
-struct Options : bench::EndOptions {
-  IpAddress address, peer;
-  std::string device = "soft0";
-  /// Of a connection's bytes, those for one link.
-  [[nodiscard]] std::uint64_t part() const { return size / (count + 1); }
-};
-
-Instant now() {
-  return Instant{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
-}
 
 std::byte byte_at(std::size_t connection, bool of_client, std::uint64_t offset) {
   std::uint64_t x = offset * 0x9e3779b97f4a7c15 + connection * 2 + (of_client ? 1 : 0);
@@ -71,82 +39,7 @@ LaneAddress place_of(std::size_t i) {
           .ring_log2 = kRingLog2};
 }
 
-/// One end of a connection.
-struct Connection {
-  Connection(bool opens, int fd, std::span<std::byte> send_buffer)
-      : lane({.opens = opens}), line(fd), buffer(send_buffer) {}
-
-  Lane lane;
-  bench::RecordLine line;
-  std::span<std::byte> buffer;
-  std::deque<std::byte> data;  // of DATA records, not read yet
-  std::uint64_t read = 0, over_tcp = 0;
-  std::uint32_t tried_link = 0;
-  bool listed = false;  // has its number on the link
-  bool shut = false, end_sent = false, end_come = false;
-  [[nodiscard]] bool over() const { return lane.at_eof() && end_sent && end_come; }
-};
-
-class End {
- public:
-  End(const Options& options, Backend& backend);
-  End(const End&) = delete;
-  End& operator=(const End&) = delete;
-  ~End() { backend_.close_links(device_); }
-  void run();
-
- private:
-  struct Table {
-    End& end;
-    Lane* find(std::uint16_t number) {
-      return number < kConnections && end.connections_[number]->listed ? &end.connections_[number]->lane : nullptr;
-    }
-    ByteSource source(std::uint16_t number) { return {end.connections_[number]->buffer.data(), 0, kBuffer}; }
-    template <typename F>
-    void for_each(F&& f) {
-      for (auto& each : end.connections_)
-        if (each->listed) f(each->lane);
-    }
-  };
-
-  // --- The link
-  void look_after_link();
-  void ask();
-  void hear_of_link();
-  void on_link_up();
-  void poll_link();
-  void kill_link();
-  [[nodiscard]] bool has_left_link() const;
-  void on_link_over();
-  void close_link();
-
-  // --- Connections
-  void turn(std::size_t i);
-  void write(std::size_t i);
-  void read(std::size_t i);
-  void attach(std::size_t i);
-  void on_record(std::size_t i, const Record& record, std::span<const std::byte> body);
-  void say_records(std::size_t i);
-  void detach(std::size_t i);
-
-  void sleep();
-  [[nodiscard]] bool over() const;
-  void report() const;
-
-  const Options& options_;
-  Backend& backend_;
-  std::vector<std::byte> memory_, buffers_;
-  LinkDevice* device_;
-  std::vector<std::unique_ptr<Connection>> connections_;
-  std::unique_ptr<bench::RecordLine> line_;  // for words about links
-  LinkSetup* setup_ = nullptr;
-  LinkEnd end_;
-  bool up_ = false, closing_ = false;
-  std::uint32_t next_id_ = 1;
-  std::vector<std::byte> asked_;         // a LINK_REQ that waits for the last link's end
-  std::vector<std::uint64_t> per_link_;  // bytes read from lanes
-  std::uint64_t deaths_ = 0, failures_ = 0, over_tcp_ = 0, moved_ = 0;
-};
+}  // namespace
 
 End::End(const Options& options, Backend& backend)
     : options_(options), backend_(backend), memory_(kMemory), buffers_(kConnections * kBuffer) {
@@ -162,86 +55,6 @@ End::End(const Options& options, Backend& backend)
     connections_.push_back(
         std::make_unique<Connection>(options.client(), met[i], std::span(buffers_).subspan(i * kBuffer, kBuffer)));
   line_ = std::make_unique<bench::RecordLine>(met[kConnections]);
-}
-
-// --- The link
-
-void End::ask() {
-  if (!options_.client() || over()) return;
-  setup_ = device_->request(next_id_++, memory_, options_.peer, now());
-  if (setup_ == nullptr) die("no more links");
-}
-
-void End::hear_of_link() {
-  line_->hear([&](const Record& record, std::span<const std::byte> body) {
-    moved_++;
-    if (record.type == RecordType::kLinkReq)
-      asked_.assign(body.begin(), body.end());
-    else if (setup_ != nullptr)
-      setup_->on_record(record.type, body);
-  });
-  if (asked_.empty() || setup_ != nullptr || closing_) return;
-  setup_ = device_->answer(asked_, Reason::kNone, memory_, options_.peer, now());
-  asked_.clear();
-}
-
-void End::on_link_up() {
-  up_ = true;
-  end_ = LinkEnd(setup_->window());
-  per_link_.push_back(0);
-}
-
-void End::look_after_link() {
-  device_->attend();
-  if (closing_ && device_->gone(memory_)) closing_ = false;
-  hear_of_link();
-  if (setup_ == nullptr && !closing_) ask();
-  if (setup_ == nullptr) return;
-  if (!up_) setup_->poll(now());
-  std::array<std::byte, kMaxLinkBody> body;
-  for (Record record; setup_->next_record(record, body); moved_++)
-    line_->say(record, std::span(body).first(record.length));
-  if (up_) return poll_link();
-  if (setup_->state() == SetupState::kUp) on_link_up();
-  if (setup_->state() == SetupState::kFailed) failures_++, close_link();
-}
-
-void End::poll_link() {
-  Table table{*this};
-  const auto before = end_.state();
-  end_.poll(setup_->link(), table);
-  end_.flush(setup_->link(), table);
-  if (end_.state() != before) moved_++;
-  kill_link();
-  if (end_.state() == fastpath::LinkState::kDrained && has_left_link()) on_link_over();
-}
-
-// The ends take turns, each when a good part of the link's bytes has come over lanes.
-void End::kill_link() {
-  const bool mine = (deaths_ % 2 == 0) == options_.client();
-  if (!mine || deaths_ >= options_.count || end_.state() != fastpath::LinkState::kUp) return;
-  if (per_link_.back() >= options_.part()) setup_->link().fail();  // as many as one connection has, of four
-}
-
-// The old link's memory is needed until its rings are read.
-bool End::has_left_link() const {
-  return std::all_of(connections_.begin(), connections_.end(), [](const auto& each) {
-    return !each->listed || (each->lane.released() && (each->lane.detached() || each->end_sent));
-  });
-}
-
-void End::on_link_over() {
-  deaths_++;
-  for (auto& each : connections_) each->over_tcp = 0;
-  close_link();
-}
-
-void End::close_link() {
-  device_->close(setup_);
-  setup_ = nullptr;
-  up_ = false;
-  closing_ = true;
-  for (auto& each : connections_) each->listed = false, each->lane.queued = 0;
 }
 
 // --- Connections
@@ -421,9 +234,11 @@ void End::report() const {
   std::fflush(stdout);
 }
 
-}  // namespace
+}  // namespace bypass::two_processes
 
 int main(int argc, char** argv) {
+  using namespace bypass;
+  using namespace bypass::two_processes;
   constexpr const char* kUsage =
       "two_processes --role server|client --listen PORT --address IP --peer IP --size BYTES --count N [--device NAME]";
   Options options;
