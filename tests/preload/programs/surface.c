@@ -376,6 +376,19 @@ static void each(const char* kind, int fd, int peer) {
   if (b >= 0) writes_symbols(fd);
 }
 
+static void reserved_port(void) {
+  printf("== bindresvport\n");
+  for (int again = 0; again < 2; again++) {
+    struct sockaddr_in wanted = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()}, has;
+    socklen_t length = sizeof has;
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    TRY(bindresvport(s, &wanted));
+    TRY(getsockname(s, (struct sockaddr*)&has, &length));
+    TRY(has.sin_port == wanted.sin_port && (ntohs(has.sin_port) < 1024) == (geteuid() == 0));
+    close(s);
+  }
+}
+
 static struct aiocb request(int fd, int opcode, void* data, size_t bytes) {
   return (struct aiocb){.aio_fildes = fd,
                         .aio_lio_opcode = opcode,
@@ -576,6 +589,7 @@ int main(void) {
   each("not connected", socket(AF_INET, SOCK_STREAM, 0), -1);
   each("datagrams", socket(AF_INET, SOCK_DGRAM, 0), -1);
   each("an epoll set", epoll_create1(0), -1);
+  reserved_port();
   asynchronous();
   other_names();
   a_terminal();
