@@ -7,13 +7,11 @@ import signal
 import subprocess
 
 from families import Load, Nginx
-from harness import LONG, alive, check, free_port, kill_one, make_file, run_named
+from harness import LONG, Skip, alive, check, free_port, kill_one, make_file, run_named
 from pumped import name_of
 from sides import leaves_nobody_to_ask, on, served_by_another_user
 
 CASES = {}
-WIRES = ("vhost", "virtio", "veth")
-SHARED = (*WIRES, "shared")  # an interface that the kernel has, too
 
 
 def scenario(*wires):
@@ -36,7 +34,7 @@ print(hashlib.sha256(file.read()).digest() == hashlib.sha256(data).digest(), flu
 """
 
 
-@scenario(*SHARED)
+@scenario("virtio", "shared", "shm")
 def a_connection_goes_on(side):
     """An accepted connection goes through several images, and at last is the input and output of cat."""
     port, rounds = free_port(), 3
@@ -55,7 +53,7 @@ for word in sys.argv[3:]:
 """
 
 
-@scenario(*SHARED)
+@scenario("vhost", "shared")
 def a_listener_goes_on(side):
     """Clients connect at any moment, and none is refused or reset."""
     port, words = free_port(), ["one", "again", "two", "again", "again", "three", "end"]
@@ -84,7 +82,7 @@ print(heard, first.makefile().read())
 """
 
 
-@scenario(*WIRES)
+@scenario("virtio", "veth")
 def an_epoll_set_goes_on(side):
     """With a listener, a connection and a datagram socket in it."""
     port = free_port()
@@ -107,7 +105,7 @@ print(one.makefile().read(), flush=True)
 """
 
 
-@scenario(*WIRES)
+@scenario("veth")
 def what_exec_closes_ends(side):
     """A connection that exec closes (FD_CLOEXEC) ends behind what was written. Another one goes on."""
     port = free_port()
@@ -129,7 +127,7 @@ print([file.read() for file in files])
 """
 
 
-@scenario(*SHARED)
+@scenario("vhost", "shared")
 def an_exec_fails(side):
     """Everything goes on as before, in each thread."""
     port = free_port()
@@ -139,7 +137,7 @@ def an_exec_fails(side):
     return told, side.output(server)
 
 
-@scenario(*WIRES)
+@scenario("vhost")
 def children_become_cat(side):
     """As inetd's services. The master, which has the port, accepts on."""
     port = free_port()
@@ -168,7 +166,7 @@ print([file.read() for file in files])
 """
 
 
-@scenario(*SHARED)
+@scenario("vhost", "veth")
 def the_owner_executes(side):
     """The process that has the port executes another program. Its child, which goes on, takes the port over."""
     port = free_port()
@@ -186,7 +184,7 @@ print(connection.makefile().read(), flush=True)
 """
 
 
-@scenario("vhost", "veth")
+@scenario("veth")
 def an_environment_without_the_library(side):
     """The program is executed with an environment of its own. It goes on with the connection, and sees that environment."""
     port = free_port()
@@ -223,7 +221,7 @@ print(third.makefile().readline().strip(), file.read(), len(ended))
 """
 
 
-@scenario("vhost", "virtio", "veth")
+@scenario("vhost", "veth")
 def other_threads_are_in_calls(side):
     """They end, with their connections, which exec closes. One connection and the listener go on."""
     port = free_port()
@@ -231,6 +229,29 @@ def other_threads_are_in_calls(side):
     told = side.run("client", "/usr/bin/python3", "-uc", BUSY, side.address, port).decode()
     check(side.end(server) == 0, side.output(server))
     return told
+
+
+ACTIVATED = """
+import os, socket
+print(os.environ["LISTEN_FDS"], "LD_PRELOAD" in os.environ, flush=True)
+listener = socket.socket(fileno=3)
+for _ in range(2):
+    connection = listener.accept()[0]
+    connection.sendall(connection.recv(100).upper())
+    connection.close()
+"""
+
+
+@scenario("veth")
+def systemd_gives_a_listener(side):
+    """systemd-socket-activate waits for a connection, and executes the service with an environment of its own."""
+    command, port = "/usr/bin/systemd-socket-activate", free_port()
+    if not os.path.exists(command):
+        raise Skip("no systemd-socket-activate")
+    server = side.start("server", command, "-l", f"{side.address}:{port}", "/usr/bin/python3", "-uc", ACTIVATED, until="Listening")
+    told = side.run("client", "/usr/bin/python3", "-uc", ASKS, side.address, port, "one", "two").decode()
+    check(side.end(server) == 0, side.output(server))
+    return told, side.output(server).splitlines()[-1]
 
 
 KILLS = """
@@ -247,7 +268,7 @@ for turn in range(rounds):
 """
 
 
-@scenario("vhost", "virtio", "veth")
+@scenario("vhost", "veth")
 def killed_at_any_moment(side):
     """The process that has the port executes cat, and is killed meanwhile. Its peer sees the end of the connection, and another
     process of the family serves the next one."""
@@ -264,7 +285,7 @@ def killed_at_any_moment(side):
 SHELL = r'exec 3<>/dev/tcp/$0/$1; echo one | cat >&3; read -r line <&3; echo "$line"; cat file >&3; cat <&3 | sha256sum'
 
 
-@scenario("vhost", "virtio", "veth")
+@scenario("veth")
 def a_shell_gives_cat_its_connection(side):
     port = free_port()
     make_file(side.path("file"), 1 << 20)
@@ -299,7 +320,7 @@ def parent_of(pid):
         return int(re.search(r"PPid:\s+(\d+)", status.read())[1])
 
 
-@scenario("vhost", "veth")
+@scenario("veth")
 @served_by_another_user
 def nginx_is_upgraded(side):
     """Under load: the new program inherits the listener (USR2), and the old one ends in peace. No request is lost."""
