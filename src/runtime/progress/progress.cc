@@ -42,6 +42,7 @@ void Progress::forget() {
   running_.store(false, std::memory_order_relaxed);
   stopping_.store(false, std::memory_order_relaxed);
   want_ports_.store(false, std::memory_order_relaxed);
+  child_expected_.store(false, std::memory_order_relaxed);
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
   told_no_doorbell_.store(false, std::memory_order_relaxed);
@@ -70,8 +71,11 @@ void Progress::join_family() {
   expected == -1 ? wake() : socket::close_own(fd);
 }
 
+// The child calls this thread when it has joined the family. One that is killed before that is swept all the same.
 void Progress::expect_child(int pid) {
-  if (pid > 0 && runs() && ports_.opened() && shard_.owns_wires()) kin_.offer(static_cast<std::uint32_t>(pid));
+  if (pid <= 0 || !runs() || !ports_.opened() || !shard_.owns_wires()) return;
+  kin_.offer(static_cast<std::uint32_t>(pid));
+  if (!child_expected_.exchange(true, std::memory_order_acq_rel)) wake();
 }
 
 void Progress::close_wake() {

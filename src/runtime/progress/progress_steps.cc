@@ -61,6 +61,7 @@ void Progress::step() {
   const bool ticked = tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
   if (ports_.following() && want_ports_.exchange(false, std::memory_order_acq_rel)) kin_changed_ = true;
+  if (child_expected_.exchange(false, std::memory_order_acq_rel)) kin_changed_ = true;
   if (std::exchange(kin_changed_, false)) mind_family();
   if (!ports_.opened()) return want_ports_.store(true, std::memory_order_release);
   if (ports_.following()) return follow_step();

@@ -116,7 +116,12 @@ void end_fork_in_parent(const Fork& fork, std::int32_t child) {
   if (fork.reserved == kNoSlot || child == 0) return;
   Guard guard(shard());
   Family& family = shard().family();
-  if (child > 0) return family.bind_reserved(fork.reserved, fork.incarnation, static_cast<std::uint32_t>(child));
+  if (child > 0) {
+    family.bind_reserved(fork.reserved, fork.incarnation, static_cast<std::uint32_t>(child));
+    // The owner sweeps a child that is killed before it has called the owner itself.
+    if (!shard().owns_wires()) call_owner();
+    return;
+  }
   drop_references(guard, fork.reserved);
   family.end_reserved(fork.reserved);
   count_members();
