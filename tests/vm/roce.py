@@ -115,6 +115,16 @@ class Rxe(GuestPrograms):
             return self.start("soft", *command)
         return self.start_program(*command, timeout=timeout)
 
+    def start_listener(self, role, *command, timeout=60):
+        """A program at one end that listens for rdma_cm's connections, in the background. Returns it once it listens."""
+        if role == "soft":
+            return self.start("soft", *command, until="listens at port", BYPASS_LOG="debug")
+        child = self.start_program(*command, timeout=timeout)
+        # `rdma` shows the listeners of all programs. The one before this was killed, and has ended.
+        self.do(f"until rdma resource show cm_id | grep LISTEN || [ -s {child}.code ]; do sleep 0.05; done", timeout)
+        check(not self.program_has_ended(child), f"{command} ended before it listened")
+        return child
+
     def await_listener(self, role, child, port):
         if role == "soft":
             self.until(lambda: child.poll() is not None or listens(port, child.pid), f"{child.args} listens", 30)

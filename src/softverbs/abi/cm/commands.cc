@@ -259,7 +259,10 @@ long Commands::listen(std::span<const std::byte> in) {
   service_.open_devices();
   // A negative backlog is a large one here, as in the kernel.
   owner->backlog = command.backlog == 0 || command.backlog > kMostBacklog ? kMostBacklog : command.backlog;
-  return -service_.manager_.listen(command.id);
+  const int refused = service_.manager_.listen(command.id);
+  if (refused == 0)
+    BYPASS_LOG_DEBUG("rdma_cm: id %u listens at port %u", command.id, service_.manager_.find(command.id)->source.port);
+  return -refused;
 }
 
 long Commands::accept(std::span<const std::byte> in) {

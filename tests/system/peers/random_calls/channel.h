@@ -1,0 +1,43 @@
+// A process asks another one for its part in a sequence, over a pair of pipes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "calls.h"
+
+namespace random_calls {
+
+/// What is asked for instead of a step.
+inline constexpr std::int32_t kReadiness = -1, kUnsent = -2, kEndSequence = -3, kBeginSequence = -4;
+
+struct Request {
+  std::uint64_t seed = 0;
+  std::int32_t step = 0;  // an index, or one of the above
+};
+
+/// The asking end.
+class Channel {
+ public:
+  Channel() = default;
+  Channel(int in, int out) : in_(in), out_(out) {}
+
+  /// Empty: the other process has ended.
+  std::optional<std::string> ask(const Request& request) const;
+
+ private:
+  int in_ = -1, out_ = -1;
+};
+
+/// Serves requests until the asking process has ended. `child`: it does what a forked child does, and ends where it is
+/// told to.
+struct Served {
+  int in, out;
+  unsigned length;
+  Addresses addresses;
+  std::string address_words[2];  // as the command line has them
+};
+[[noreturn]] void serve(const Served& served, Caller& caller, std::uint64_t seed, bool answer_first);
+
+}  // namespace random_calls

@@ -1,0 +1,207 @@
+#include "director.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+
+namespace random_calls {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPatience{2'000};  // until both runs have the same readiness
+constexpr milliseconds kFlush{250};       // corked bytes leave after 200 ms (tcp(7))
+constexpr int kHigh = 600;                // where the program's own descriptors lie, apart from those of the calls
+
+const char* const kNames[] = {
+    "socket",       "bind",      "listen",      "connect",     "accept",     "send",       "recv",  "sendto",
+    "recvfrom",     "sendmsg",   "recvmsg",     "writev",      "read",       "shutdown",   "close", "dup",
+    "dup2",         "fcntl",     "getsockname", "getpeername", "getsockopt", "setsockopt", "ioctl", "select",
+    "epoll_create", "epoll_ctl", "epoll_wait",  "fork",        "end",        "kill",       "exec"};
+const char* const kActorNames[] = {"server", "thread", "client", "child"};
+
+std::string label_of(const Step& step, unsigned index) {
+  return std::to_string(index) + " " + kActorNames[static_cast<unsigned>(step.actor)] + " " +
+         kNames[static_cast<unsigned>(step.op)] + "(" + std::to_string(step.slot) + "," + std::to_string(step.other) +
+         "," + std::to_string(step.amount) + ")";
+}
+
+int high(int fd) {
+  const int moved = fcntl(fd, F_DUPFD, kHigh);
+  close(fd);
+  return moved;
+}
+
+}  // namespace
+
+Director::Director(Served served, bool compares, std::set<unsigned> only)
+    : served_(std::move(served)),
+      client_(served_.in, served_.out),
+      caller_(served_.addresses),
+      only_(std::move(only)),
+      compares_(compares) {}
+
+void Director::run(std::uint64_t seed) {
+  seed_ = seed;
+  steps_ = make_sequence(seed, served_.length);
+  caller_.begin(seed);
+  client_.ask({seed, kBeginSequence});
+  story_.clear();
+  ended_ = has_waited_ = false;
+  for (unsigned index = 0; index < steps_.size() && !ended_; ++index) {
+    const Step& step = steps_[index];
+    if (!only_.empty() && !only_.contains(index)) continue;
+    if (step.actor == Actor::kChild && child_pid_ == 0) continue;
+    const std::string label = std::to_string(seed) + " " + label_of(step, index);
+    if (agree_on_readiness(label)) agree(label, make(step, index));
+  }
+  if (!ended_) agree_on_readiness(std::to_string(seed) + " at the end");
+  finish();
+}
+
+void Director::finish() {
+  if (child_pid_ != 0) end_child(false);
+  client_.ask({seed_, kEndSequence});
+  caller_.end();
+  if (!compares_) printf("%llu over\n", static_cast<unsigned long long>(seed_));
+  // After a difference, the rest of what is expected is passed over.
+  for (std::string line; compares_ && std::getline(std::cin, line) && line != std::to_string(seed_) + " over";) {
+  }
+}
+
+std::string Director::make(const Step& step, unsigned index) {
+  switch (step.actor) {
+    case Actor::kClient:
+      return client_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the client has ended");
+    case Actor::kChild:
+      return in_child(step, index);
+    case Actor::kThread:
+      return thread_.run([&] { return caller_.perform(step, index); });
+    default:
+      break;
+  }
+  if (step.op == Op::kFork) return fork_child();
+  if (step.op == Op::kEndChild || step.op == Op::kKillChild)
+    return child_pid_ == 0 ? "no child" : end_child(step.op == Op::kKillChild);
+  return caller_.perform(step, index);
+}
+
+std::string Director::in_child(const Step& step, unsigned index) {
+  (void)step;
+  return child_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the child has ended");
+}
+
+std::string Director::fork_child() {
+  if (child_pid_ != 0) return "a child already";
+  int down[2], up[2];
+  if (pipe2(down, 0) != 0 || pipe2(up, 0) != 0) return "no pipe";
+  const int ends[4] = {high(down[0]), high(down[1]), high(up[0]), high(up[1])};
+  fflush(stdout);
+  child_pid_ = fork();
+  if (child_pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends[1]);
+    close(ends[2]);
+    Served served = served_;
+    served.in = ends[0];
+    served.out = ends[3];
+    serve(served, caller_, seed_, false);
+  }
+  close(ends[0]);
+  close(ends[3]);
+  child_ends_[1] = ends[1];
+  child_ends_[2] = ends[2];
+  child_ = Channel(ends[2], ends[1]);
+  return "forked";
+}
+
+std::string Director::end_child(bool by_signal) {
+  if (by_signal) kill(child_pid_, SIGKILL);
+  close(child_ends_[1]);
+  close(child_ends_[2]);
+  int status = 0;
+  waitpid(child_pid_, &status, 0);
+  child_pid_ = 0;
+  return "status " + std::to_string(status);
+}
+
+std::string Director::all_readiness() {
+  std::string text =
+      "server" + caller_.readiness() + "; client" + client_.ask({seed_, kReadiness}).value_or(" has ended");
+  if (child_pid_ != 0) text += "; child" + child_.ask({seed_, kReadiness}).value_or(" has ended");
+  return text;
+}
+
+bool Director::any_unsent() {
+  return caller_.has_unsent() || client_.ask({seed_, kUnsent}).value_or("") == "unsent" ||
+         (child_pid_ != 0 && child_.ask({seed_, kUnsent}).value_or("") == "unsent");
+}
+
+void Director::settle() {
+  const auto begun = Clock::now();
+  // What a reset or an end has left unsent stays so: that is waited for once.
+  while (!has_waited_ && any_unsent()) {
+    has_waited_ = Clock::now() - begun >= kFlush;
+    std::this_thread::yield();
+  }
+}
+
+bool Director::agree_on_readiness(const std::string& label) {
+  if (!compares_) {
+    settle();
+    return agree(label + " before", all_readiness());
+  }
+  const std::string wanted = expected(label + " before");
+  const auto begun = Clock::now();
+  std::string got = all_readiness();
+  for (unsigned turn = 0; got != wanted && Clock::now() - begun < kPatience; ++turn) {
+    if (turn > 20) std::this_thread::sleep_for(milliseconds(1));
+    got = all_readiness();
+  }
+  if (got == wanted) return true;
+  tell(label + " before", wanted, got);
+  return false;
+}
+
+bool Director::agree(const std::string& label, const std::string& text) {
+  story_.push_back(label + ": " + text);
+  if (!compares_) {
+    printf("%s\t%s\n", label.c_str(), text.c_str());
+    return true;
+  }
+  const std::string wanted = expected(label);
+  if (wanted != text) tell(label, wanted, text);
+  return wanted == text;
+}
+
+std::string Director::expected(const std::string& label) {
+  std::string line;
+  if (!std::getline(std::cin, line)) {
+    fprintf(stderr, "random_calls: what is expected ends before %s\n", label.c_str());
+    exit(2);
+  }
+  const std::size_t tab = line.find('\t');
+  if (tab == std::string::npos || line.substr(0, tab) != label) {
+    fprintf(stderr, "random_calls: expected '%s', found '%s'\n", label.c_str(), line.c_str());
+    exit(2);
+  }
+  return line.substr(tab + 1);
+}
+
+void Director::tell(const std::string& label, const std::string& wanted, const std::string& got) {
+  for (const std::string& line : story_) printf("  %s\n", line.c_str());
+  printf("DIFFERS %s\n  kernel:  %s\n  library: %s\n", label.c_str(), wanted.c_str(), got.c_str());
+  fflush(stdout);
+  ++differences_;
+  ended_ = true;
+}
+
+}  // namespace random_calls

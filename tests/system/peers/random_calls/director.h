@@ -1,0 +1,52 @@
+// Runs sequences: has each actor make its calls in turn, and writes the results down or compares them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "channel.h"
+#include "second_thread.h"
+
+namespace random_calls {
+
+class Director {
+ public:
+  /// `only`: the steps that are made; empty: all.
+  Director(Served served, bool compares, std::set<unsigned> only);
+
+  void run(std::uint64_t seed);
+  [[nodiscard]] unsigned differences() const { return differences_; }
+
+ private:
+  std::string make(const Step& step, unsigned index);
+  std::string in_child(const Step& step, unsigned index);
+  std::string fork_child();
+  std::string end_child(bool by_signal);
+  std::string all_readiness();
+  bool any_unsent();
+  void settle();
+  bool agree_on_readiness(const std::string& label);
+  bool agree(const std::string& label, const std::string& text);
+  std::string expected(const std::string& label);
+  void tell(const std::string& label, const std::string& expected, const std::string& got);
+  void finish();
+
+  Served served_;
+  Channel client_, child_;
+  Caller caller_;
+  SecondThread thread_;
+  std::set<unsigned> only_;
+  std::vector<Step> steps_;
+  std::uint64_t seed_ = 0;
+  pid_t child_pid_ = 0;
+  int child_ends_[4] = {-1, -1, -1, -1};  // child reads, we write, we read, child writes
+  bool compares_, ended_ = false, has_waited_ = false;
+  unsigned differences_ = 0;
+  std::vector<std::string> story_;
+};
+
+}  // namespace random_calls
