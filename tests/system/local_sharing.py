@@ -47,6 +47,31 @@ if os.fork() == 0:
 
 
 @same
+def datagrams_that_a_relative_takes(side):
+    """Parent and child have one datagram socket. What one of them has taken is not there for the other."""
+    agent = Agent(side, "server")
+    agent("""
+d = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); d.bind(('127.0.0.1', 0)); d.setblocking(False)
+def seen():
+    watch = select.poll(); watch.register(d, select.POLLIN)
+    return [bool(watch.poll(0)), bool(select.select([d], [], [], 0)[0])]
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    while True:
+        told = os.read(r, 1)
+        if told == b'q': os._exit(0)
+        os.write(w2, repr((seen(), d.recv(10)) if told == b't' else seen()).encode())
+def child(what): os.write(w, what); return os.read(r2, 100).decode()
+""")
+    result = []
+    for taker in ("child(b't')", "d.recv(10)"):
+        agent("d.sendto(b'datagram', d.getsockname())")
+        result += [agent("seen()"), agent("child(b's')"), agent(taker), agent("seen()"), agent("child(b's')")]
+    agent("os.write(w, b'q'); os.wait()")
+    return result
+
+
+@same
 def threads_of_one_socket(side):
     """Eight threads write to one connection, and eight read. Each record arrives once, and whole if it does so in the
     kernel."""

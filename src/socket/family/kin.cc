@@ -236,9 +236,13 @@ void enter_arena() {
   call_owner();
 }
 
+bool is_shared(const File& file) {
+  return file.references.total() != file.references.of(shard().family().slot());
+}
+
 bool is_shared_with_kin(const File& file) {
   const Guard guard(shard());
-  return file.alive && file.references.total() != file.references.of(shard().family().slot());
+  return file.alive && is_shared(file);
 }
 
 void call_kin() {

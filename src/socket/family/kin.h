@@ -40,7 +40,10 @@ void forget_kin(Guard& guard);
 /// Called in an arena to which others have gone on before, with a slot of its own there
 /// (runtime/family/rights/driver.h).
 void enter_arena();
-/// Called before that, in the arena that is left: whether other processes have the object, too.
+/// Whether other processes have the object, too. What this process agrees on, or has seen there, they do not know, and
+/// they take what is there. Lock held.
+[[nodiscard]] bool is_shared(const File& file);
+/// The same of an object that is alive, in the arena that is left. Takes the lock.
 [[nodiscard]] bool is_shared_with_kin(const File& file);
 /// Gives up what dead processes referred to, as the kernel closes their descriptors. Returns how many were dead. Lock
 /// held.

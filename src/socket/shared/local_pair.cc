@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "observe/reasons.h"
+#include "socket/family/kin.h"
 #include "socket/objects.h"
 #include "socket/policy.h"
 #include "socket/shared/local_kernel.h"

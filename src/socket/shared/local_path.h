@@ -34,10 +34,6 @@ namespace bypass::socket {
 [[nodiscard]] inline bool is_returning(const Socket& socket) {
   return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::CarrierSwitch::Tx::kReturning;
 }
-/// Whether several processes have the socket: the others would not know what this one agrees on.
-[[nodiscard]] inline bool is_shared(const File& file) {
-  return file.references.total() != file.references.of(shard().family().slot());
-}
 
 /// Counts one more call on a connection that is not paired yet; begins an attempt when it is time.
 void local_count_call(Guard& guard, Socket& socket, int fd);

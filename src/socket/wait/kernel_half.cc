@@ -10,6 +10,7 @@
 
 #include "os/chunk_table.h"
 #include "os/os.h"
+#include "socket/family/kin.h"
 #include "socket/objects.h"
 #include "socket/policy.h"
 #include "socket/shared/local.h"
@@ -131,7 +132,9 @@ const KernelHalf& kernel_half_state(const File& file) {
 std::uint32_t kernel_half_bits(const File& file) {
   auto* half = const_cast<KernelHalf*>(kernel_half(file));
   if (half == nullptr) return 0;
-  if (half->taking != 0 || half->error || half->had_error || (half->in && half->unsure)) {
+  // Another process of the family takes what lies there, and this process's watch set is not told that.
+  const bool is_guess = half->in && (half->unsure || is_shared(file));
+  if (half->taking != 0 || half->error || half->had_error || is_guess) {
     const short now = os::poll_now(half->number, POLLIN);
     half->in = (now & (POLLIN | POLLHUP)) != 0;
     half->error = (now & POLLERR) != 0;

@@ -31,7 +31,7 @@ const char* const kActorNames[] = {"server", "thread", "client", "child"};
 std::string label_of(const Step& step, unsigned index) {
   return std::to_string(index) + " " + kActorNames[static_cast<unsigned>(step.actor)] + " " +
          kNames[static_cast<unsigned>(step.op)] + "(" + std::to_string(step.slot) + "," + std::to_string(step.other) +
-         "," + std::to_string(step.amount) + ")";
+         "," + std::to_string(step.amount) + "," + std::to_string(step.choice % 1'000) + ")";
 }
 
 int high(int fd) {
