@@ -65,8 +65,14 @@ bool is_taken_on_wire(const Socket& socket, int fd, const sockaddr* address, soc
   return kernel_name(fd).port == 0;  // if it is bound already, the kernel returns EINVAL
 }
 
+// By a connection or a listener.
+bool has_port(const Socket& socket) {
+  const Guard guard(shard());
+  return (socket.path == Path::kBypass && !has_failed_attempt(socket)) || socket.path == Path::kDual;
+}
+
 long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
-  if (socket.path == Path::kBypass || socket.path == Path::kDual) return failure(Error::kInvalid);
+  if (has_port(socket)) return failure(Error::kInvalid);
   if (is_taken_on_wire(socket, fd, address, length)) return failure(Error::kAddressInUse);
   long r = kernel_result(kernel->bind(fd, address, length));
   if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value()) {
@@ -85,7 +91,8 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
 // The local name if no kernel socket knows it.
 std::optional<Endpoint> connection_name(const Socket& socket) {
   Guard guard(shard());
-  if (connection_of(socket) == nullptr) return std::nullopt;
+  const bool bound_anew = socket.has(kBound) && has_failed_attempt(socket);
+  if (connection_of(socket) == nullptr || bound_anew) return std::nullopt;
   return tcp_engine().local(*socket.tcb);
 }
 

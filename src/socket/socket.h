@@ -226,6 +226,9 @@ void dissolve(Context& ctx, Socket& socket);
 /// An accepted connection's number names the placeholder. Gives it a kernel socket of its own. Not possible if there
 /// are several numbers, as the open file of the others (perhaps in another process) cannot be replaced. Lock held.
 void give_kernel_socket(Socket& socket, int fd);
+/// Whether an attempt to connect has failed, and the next connect() will say so. Such a socket may be bound: tcp_done()
+/// of Linux has given its port back. Lock held.
+[[nodiscard]] bool has_failed_attempt(const Socket& socket);
 /// Whether a socket that is undecided again has such an error.
 [[nodiscard]] bool has_left_error(const Socket& socket);
 /// Returns that error, once; 0: none.

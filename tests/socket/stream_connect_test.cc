@@ -37,6 +37,24 @@ TEST_P(StreamConnectTest, Connect_NobodyListens_IsRefusedAndSocketCanTryAgain) {
   EXPECT_GE(calls.accept(server), 0);
 }
 
+TEST_P(StreamConnectTest, Bind_AfterANonBlockingAttemptFailed_Binds) {
+  std::uint16_t port = 0;
+  calls.close(calls.server(port));
+  const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
+  ASSERT_EQ(calls.connect(fd, calls.address(port)), -EINPROGRESS);
+  await(calls, fd, POLLOUT);
+  EXPECT_EQ(calls.bind(fd, calls.address(0)), 0);
+  int error = 0;
+  EXPECT_EQ(calls.get_option(fd, SOL_SOCKET, SO_ERROR, error), 0);
+  EXPECT_EQ(error, ECONNREFUSED);
+  EXPECT_EQ(calls.bind(fd, calls.address(0)), -EINVAL) << "it is bound";
+  const int server = calls.server(port);
+  EXPECT_EQ(calls.connect(fd, calls.address(port)), -ECONNABORTED) << "what has become of the first attempt";
+  EXPECT_EQ(calls.connect(fd, calls.address(port)), -EINPROGRESS);
+  await(calls, fd, POLLOUT);
+  EXPECT_GE(calls.accept(server), 0);
+}
+
 TEST_P(StreamConnectTest, Connect_NonBlocking_TellsProgressThenConnectedThenIsConnected) {
   std::uint16_t port = 0;
   const int server = calls.server(port);

@@ -108,6 +108,17 @@ TEST_P(StreamTest, Receive_Truncate_DiscardsBytes) {
   EXPECT_EQ(got, "ef");
 }
 
+TEST_P(StreamTest, Receive_PeekAndTruncate_LeavesBytesAndMemory) {
+  const auto [client, server] = calls.connected();
+  calls.send(client, "abcdef");
+  await(calls, server, POLLIN);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got, 4, MSG_PEEK | MSG_TRUNC), 4);
+  EXPECT_EQ(got, std::string(4, '\0'));
+  EXPECT_EQ(calls.receive(server, got), 6);
+  EXPECT_EQ(got, "abcdef");
+}
+
 TEST_P(StreamTest, Receive_WaitAll_WaitsForTheWholeOrTheEnd) {
   const auto [client, server] = calls.connected();
   std::thread writer([&, c = client] {

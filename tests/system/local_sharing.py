@@ -72,6 +72,28 @@ def child(what): os.write(w, what); return os.read(r2, 100).decode()
 
 
 @same
+def set_of_a_child_hears_what_its_parent_ends(side):
+    """The child has an epoll set of its own, with a connection that the parent reads to its end."""
+    with pair(side) as (server, client):
+        client("""
+s.setblocking(False)
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    watch = select.epoll(); watch.register(s, select.EPOLLOUT)
+    while os.read(r, 1) != b'q': os.write(w2, repr(watch.poll(0)).encode())
+    os._exit(0)
+def child(): os.write(w, b's'); return os.read(r2, 100).decode().split(',')[-1]
+""")
+        result = [client("child()")]
+        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()")
+        client("select.select([s], [], [], 10)")
+        for what in ("child()", "s.recv(10)", "child()", "child()"):
+            result.append(client(what))
+        client("os.write(w, b'q'); os.wait()")
+    return result
+
+
+@same
 def threads_of_one_socket(side):
     """Eight threads write to one connection, and eight read. Each record arrives once, and whole if it does so in the
     kernel."""

@@ -156,6 +156,13 @@ bool same_family(const Socket& socket, const sockaddr* name) {
   return name->sa_family == socket.domain;
 }
 
+// An error that waits comes first (sock_alloc_send_pskb() of Linux).
+long refuse_after_end(Socket& socket) {
+  const Guard guard(shard());
+  const long r = pending_error_of(socket);
+  return r != 0 ? r : failure(Error::kBrokenPipe);
+}
+
 }  // namespace
 
 long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
@@ -216,7 +223,7 @@ long datagram_send(Socket& socket, int fd, const Message& message, int flags, bo
   if (way == Decision::kFail) return failure(Error::kAccess);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   if (way == Decision::kKernel || !ensure_binding(socket, fd)) return send_in_kernel(socket, fd, message, flags);
-  if (socket.has(kShutSend)) return failure(Error::kBrokenPipe);
+  if (socket.has(kShutSend)) return refuse_after_end(socket);
   const bool corked = details.corked != nullptr || details.cork || (flags & MSG_MORE) != 0;
   return corked ? send_corked(socket, fd, message, flags, remote) : send_on_wire(socket, fd, message, flags, remote);
 }

@@ -170,6 +170,12 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
 
 }  // namespace
 
+bool has_failed_attempt(const Socket& socket) {
+  const bool may_have_failed = socket.path == Path::kBypass && socket.progress == Progress::kConnecting &&
+                               socket.details != nullptr && connection_of(socket) != nullptr;
+  return may_have_failed && tcp_engine().state(*socket.tcb) == State::kClosed;
+}
+
 void give_kernel_socket(Socket& socket, int fd) {
   if (socket.references.total() != 1) return;
   Details* const details = objects->details.allocate();

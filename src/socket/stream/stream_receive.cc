@@ -63,7 +63,8 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   const std::size_t bytes = std::min(readable - skip, total_);
   begin_again();
   note_arrival(guard, skip + bytes);
-  const long r = take_some(guard, bytes, skip);  // the result if the wait ends without more
+  // The result if the wait ends without more. MSG_TRUNC leaves the program's memory alone here, too.
+  const long r = (flags_ & MSG_TRUNC) != 0 ? static_cast<long>(bytes) : take_some(guard, bytes, skip);
   if (r < 0) return r;
   done_ = static_cast<std::size_t>(r);
   // Also after our own shutdown.

@@ -239,6 +239,12 @@ bool is_watched_here(const File& target) {
   return false;
 }
 
+bool is_watched_elsewhere(const File& target) {
+  for (const EpollItem* item = target.items; item != nullptr; item = item->target_next)
+    if (kernel_half_state(*item->set).set_number < 0) return true;
+  return false;
+}
+
 void keep_items_in_kernel(File& target, int fd) {
   const bool has_more = !calls_of(target).in_kernel;  // true if the object has more than the kernel's side: the wire's
   if (has_more && !has_kernel_half(target)) return;

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -41,17 +42,30 @@ std::uint64_t sum(const char* data, std::size_t bytes) {
   return value >> 40;
 }
 
+/// Urgent data is not compared where the library does not have it (docs/conformance.md).
+bool has_urgent() {
+  static const bool has = getenv("RANDOM_CALLS_WITHOUT_URGENT") == nullptr;
+  return has;
+}
+
+/// An edge-triggered set may report once more what it has reported, when a connection moves between memory and kernel.
+bool has_edges() {
+  static const bool has = getenv("RANDOM_CALLS_WITHOUT_EDGES") == nullptr;
+  return has;
+}
+
 int receive_flags(std::uint32_t choice) {
   static constexpr std::array<int, 11> kFlags{
-      0, 0, 0, 0, MSG_PEEK, MSG_PEEK, MSG_WAITALL, MSG_TRUNC, MSG_PEEK | MSG_TRUNC, MSG_OOB, MSG_DONTWAIT};
-  return kFlags[choice % kFlags.size()];
+      0, 0, 0, 0, MSG_PEEK, MSG_PEEK, MSG_WAITALL, MSG_TRUNC, MSG_PEEK | MSG_TRUNC, MSG_DONTWAIT, MSG_OOB};
+  return kFlags[choice % (has_urgent() ? kFlags.size() : kFlags.size() - 1)];
 }
 
 /// Bytes that are held back cost a sequence 200 ms: one in 16 may do that.
 int send_flags(std::uint32_t choice, bool may_hold) {
   static constexpr std::array<int, 11> kFlags{0,       0,       0,       0, 0, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_NOSIGNAL,
                                               MSG_OOB, MSG_EOR, MSG_MORE};
-  return kFlags[choice % (may_hold ? kFlags.size() : kFlags.size() - 1)];
+  const int flags = kFlags[choice % (may_hold ? kFlags.size() : kFlags.size() - 1)];
+  return flags == MSG_OOB && !has_urgent() ? 0 : flags;
 }
 
 /// Three pieces, of which one is empty.
@@ -121,7 +135,7 @@ std::string Caller::show_name(const void* name, unsigned bytes) const {
 }
 
 std::string Caller::take(int& where, int fd) {
-  std::string text = describe(fd);
+  std::string text = fd >= 0 && !shows_numbers ? "a descriptor" : describe(fd);
   if (fd >= 0) {
     if (where >= 0) close(where);
     where = fd;
@@ -326,6 +340,7 @@ std::string Caller::perform_epoll(const Step& step) {
     static constexpr std::array<std::uint32_t, 4> kForms{0, 0, EPOLLET, EPOLLONESHOT};
     epoll_event event{};
     event.events = kEvents[step.choice % kEvents.size()] | kForms[(step.choice >> 8) % kForms.size()];
+    if (!has_edges()) event.events &= ~static_cast<std::uint32_t>(EPOLLET);
     event.data.u32 = step.other;
     const int result = epoll_ctl(slot(step), kActions[step.amount % kActions.size()], other(step), &event);
     return describe(result);

@@ -33,6 +33,9 @@ class Caller {
   [[nodiscard]] bool has_unsent() const;
 
   std::array<int, kSlots> slots{};
+  /// Whether the numbers of new descriptors are compared. For some milliseconds after a fork the library's thread in
+  /// the child takes a number now and then.
+  bool shows_numbers = true;
 
  private:
   struct Name;

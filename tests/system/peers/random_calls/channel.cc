@@ -84,8 +84,8 @@ void serve(const Served& served, Caller& caller, std::uint64_t seed, bool answer
       answer(served.out, "");
     } else if (request.step == kReadiness) {
       answer(served.out, caller.readiness());
-    } else if (request.step == kUnsent) {
-      answer(served.out, caller.has_unsent() ? "unsent" : "");
+    } else if (request.step == kSettled) {
+      answer(served.out, (caller.has_unsent() ? std::string(1, kUnsentMark) : "") + caller.readiness());
     } else {
       const auto index = static_cast<unsigned>(request.step);
       const Step& step = steps[index];

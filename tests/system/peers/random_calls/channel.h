@@ -10,7 +10,9 @@
 namespace random_calls {
 
 /// What is asked for instead of a step.
-inline constexpr std::int32_t kReadiness = -1, kUnsent = -2, kEndSequence = -3, kBeginSequence = -4;
+/// kSettled: the readiness, behind kUnsentMark if bytes are not sent yet.
+inline constexpr char kUnsentMark = '!';
+inline constexpr std::int32_t kReadiness = -1, kSettled = -2, kEndSequence = -3, kBeginSequence = -4;
 
 struct Request {
   std::uint64_t seed = 0;

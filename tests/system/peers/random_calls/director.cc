@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{2'000};  // until both runs have the same readiness
-constexpr milliseconds kFlush{250};       // corked bytes leave after 200 ms (tcp(7))
+constexpr milliseconds kFlush{500};       // corked bytes leave after 200 ms (tcp(7))
 constexpr int kHigh = 600;                // where the program's own descriptors lie, apart from those of the calls
 
 const char* const kNames[] = {
@@ -31,7 +31,7 @@ const char* const kActorNames[] = {"server", "thread", "client", "child"};
 std::string label_of(const Step& step, unsigned index) {
   return std::to_string(index) + " " + kActorNames[static_cast<unsigned>(step.actor)] + " " +
          kNames[static_cast<unsigned>(step.op)] + "(" + std::to_string(step.slot) + "," + std::to_string(step.other) +
-         "," + std::to_string(step.amount) + "," + std::to_string(step.choice % 1'000) + ")";
+         "," + std::to_string(step.amount) + "," + std::to_string(step.choice) + ")";
 }
 
 int high(int fd) {
@@ -113,6 +113,7 @@ std::string Director::fork_child() {
     Served served = served_;
     served.in = ends[0];
     served.out = ends[3];
+    caller_.shows_numbers = false;
     serve(served, caller_, seed_, false);
   }
   close(ends[0]);
@@ -133,38 +134,36 @@ std::string Director::end_child(bool by_signal) {
   return "status " + std::to_string(status);
 }
 
-std::string Director::all_readiness() {
-  std::string text =
-      "server" + caller_.readiness() + "; client" + client_.ask({seed_, kReadiness}).value_or(" has ended");
-  if (child_pid_ != 0) text += "; child" + child_.ask({seed_, kReadiness}).value_or(" has ended");
+std::string Director::all_readiness(std::int32_t what) {
+  std::string text = "server" + caller_.readiness() + "; client" + client_.ask({seed_, what}).value_or(" has ended");
+  if (child_pid_ != 0) text += "; child" + child_.ask({seed_, what}).value_or(" has ended");
   return text;
 }
 
-bool Director::any_unsent() {
-  return caller_.has_unsent() || client_.ask({seed_, kUnsent}).value_or("") == "unsent" ||
-         (child_pid_ != 0 && child_.ask({seed_, kUnsent}).value_or("") == "unsent");
-}
-
-void Director::settle() {
+std::string Director::settled() {
   const auto begun = Clock::now();
-  // What a reset or an end has left unsent stays so: that is waited for once.
-  while (!has_waited_ && any_unsent()) {
-    has_waited_ = Clock::now() - begun >= kFlush;
+  while (true) {
+    const bool has_unsent = caller_.has_unsent();
+    std::string text = all_readiness(kSettled);
+    if (!has_unsent && text.find(kUnsentMark) == std::string::npos) return text;
+    // What a reset or an end has left unsent stays so: that is waited for once.
+    has_waited_ = has_waited_ || Clock::now() - begun >= kFlush;
+    std::erase(text, kUnsentMark);
+    if (has_waited_) return text;
     std::this_thread::yield();
   }
 }
 
 bool Director::agree_on_readiness(const std::string& label) {
   if (!compares_) {
-    settle();
-    return agree(label + " before", all_readiness());
+    return agree(label + " before", settled());
   }
   const std::string wanted = expected(label + " before");
   const auto begun = Clock::now();
-  std::string got = all_readiness();
+  std::string got = all_readiness(kReadiness);
   for (unsigned turn = 0; got != wanted && Clock::now() - begun < kPatience; ++turn) {
     if (turn > 20) std::this_thread::sleep_for(milliseconds(1));
-    got = all_readiness();
+    got = all_readiness(kReadiness);
   }
   if (got == wanted) return true;
   tell(label + " before", wanted, got);

@@ -26,9 +26,8 @@ class Director {
   std::string in_child(const Step& step, unsigned index);
   std::string fork_child();
   std::string end_child(bool by_signal);
-  std::string all_readiness();
-  bool any_unsent();
-  void settle();
+  std::string all_readiness(std::int32_t what);
+  std::string settled();
   bool agree_on_readiness(const std::string& label);
   bool agree(const std::string& label, const std::string& text);
   std::string expected(const std::string& label);

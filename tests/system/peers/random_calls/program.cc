@@ -69,6 +69,7 @@ int main(int count, char** words) {
   if (role == "child" && count == 9) {
     const std::uint64_t seed = strtoull(words[7], nullptr, 10);
     caller.begin(seed);
+    caller.shows_numbers = false;
     const char* at = words[8];
     for (int& fd : caller.slots) {
       char* next = nullptr;
