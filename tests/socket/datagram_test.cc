@@ -171,6 +171,18 @@ TEST_P(DatagramTest, Connected_NobodyThere_IsRefusedOnce) {
   EXPECT_EQ(calls.receive(client, got, 10, MSG_DONTWAIT), -EAGAIN);
 }
 
+TEST_P(DatagramTest, Send_AfterAnError_TellsOfItBeforeAnythingElse) {
+  std::uint16_t port = 0;
+  calls.close(bound(port));
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  EXPECT_EQ(calls.send(client, "x"), 1);
+  EXPECT_EQ(calls.poll_one(client, POLLIN, 5000) & POLLERR, POLLERR);
+  EXPECT_EQ(calls.shutdown(client, SHUT_WR), 0);
+  EXPECT_EQ(calls.send(client, "x"), -ECONNREFUSED);
+  EXPECT_EQ(calls.send(client, "x"), -EPIPE);
+}
+
 TEST_P(DatagramTest, Receive_TooLittleRoom_CutsAndTells) {
   std::uint16_t port = 0;
   const int server = bound(port);

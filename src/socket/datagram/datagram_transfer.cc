@@ -156,11 +156,10 @@ bool same_family(const Socket& socket, const sockaddr* name) {
   return name->sa_family == socket.domain;
 }
 
-// An error that waits comes first (sock_alloc_send_pskb() of Linux).
-long refuse_after_end(Socket& socket) {
+// The wire's error that waits. It comes before all that a call could do (sock_alloc_send_pskb() of Linux).
+long error_before_send(Socket& socket) {
   const Guard guard(shard());
-  const long r = pending_error_of(socket);
-  return r != 0 ? r : failure(Error::kBrokenPipe);
+  return pending_error_of(socket);
 }
 
 }  // namespace
@@ -222,8 +221,14 @@ long datagram_send(Socket& socket, int fd, const Message& message, int flags, bo
   }
   if (way == Decision::kFail) return failure(Error::kAccess);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
-  if (way == Decision::kKernel || !ensure_binding(socket, fd)) return send_in_kernel(socket, fd, message, flags);
-  if (socket.has(kShutSend)) return refuse_after_end(socket);
+  if (way == Decision::kKernel || !ensure_binding(socket, fd)) {
+    const long waiting = has_binding(socket) ? error_before_send(socket) : 0;
+    return waiting != 0 ? waiting : send_in_kernel(socket, fd, message, flags);
+  }
+  if (socket.has(kShutSend)) {
+    const long waiting = error_before_send(socket);
+    return waiting != 0 ? waiting : failure(Error::kBrokenPipe);
+  }
   const bool corked = details.corked != nullptr || details.cork || (flags & MSG_MORE) != 0;
   return corked ? send_corked(socket, fd, message, flags, remote) : send_on_wire(socket, fd, message, flags, remote);
 }

@@ -224,7 +224,7 @@ bool give_up(File& file) {
 bool local_give_up(Guard& guard, Socket& socket) {
   LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kOver || socket.users != 0 || socket.waiters != nullptr) return false;
-  if (socket.pending_error != 0 || is_watched_elsewhere(socket)) return false;
+  if (socket.pending_error != 0 || !can_move_items(socket)) return false;
   if (end.paths.tx() == shm::CarrierSwitch::Tx::kReturning) return false;
   local_forget(socket);
   give_to_kernel(guard, socket);

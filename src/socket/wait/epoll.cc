@@ -239,10 +239,12 @@ bool is_watched_here(const File& target) {
   return false;
 }
 
-bool is_watched_elsewhere(const File& target) {
-  for (const EpollItem* item = target.items; item != nullptr; item = item->target_next)
-    if (kernel_half_state(*item->set).set_number < 0) return true;
-  return false;
+bool can_move_items(const File& target) {
+  for (const EpollItem* item = target.items; item != nullptr; item = item->target_next) {
+    const bool is_spent = (item->events & EPOLLONESHOT) != 0 && (item->events & ~kFlags) == 0;
+    if (is_spent || kernel_half_state(*item->set).set_number < 0) return false;
+  }
+  return true;
 }
 
 void keep_items_in_kernel(File& target, int fd) {

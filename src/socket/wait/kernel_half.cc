@@ -134,14 +134,16 @@ std::uint32_t kernel_half_bits(const File& file) {
   if (half == nullptr) return 0;
   // Another process of the family takes what lies there, and this process's watch set is not told that.
   const bool is_guess = half->in && (half->unsure || is_shared(file));
+  std::uint32_t ends = 0;
   if (half->taking != 0 || half->error || half->had_error || is_guess) {
-    const short now = os::poll_now(half->number, POLLIN);
+    const short now = os::poll_now(half->number, POLLIN | POLLRDHUP);
+    ends = static_cast<std::uint32_t>(now) & (POLLRDHUP | POLLHUP);
     half->in = (now & (POLLIN | POLLHUP)) != 0;
     half->error = (now & POLLERR) != 0;
     half->had_error = false;
     half->unsure = half->taking != 0;
   }
-  return (half->in ? kIn : 0U) | (half->error ? kError : 0U);
+  return (half->in ? kIn : 0U) | (half->error ? kError : 0U) | ends;
 }
 
 void doubt_kernel_half(KernelHalf& half) {
