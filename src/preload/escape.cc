@@ -2,11 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 
 #include <atomic>
 
-#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
@@ -34,15 +32,14 @@ namespace {
 std::atomic<const char*> io_uring_made{nullptr};  // the way it was made
 std::atomic<bool> left_by_handler{false};
 
-// If the kernel has the connection beneath, the connection goes back to it, for any process that gets the descriptor.
-bool goes_back(int fd) {
+}  // namespace
+
+bool goes_back_to_kernel(int fd) {
   Use use(fd);
   if (!use) return !is_tracked(fd);  // a pumped one, which is the kernel's by now
   socket::leave_shared_memory(*use);
   return socket::is_in_kernel(*use);
 }
-
-}  // namespace
 
 int let_libc_transfer(int fd, socket::Transfer transfer) {
   if (!is_tracked(fd)) return 0;
@@ -70,27 +67,9 @@ void report_early_escapes() {
   if (const char* const detail = io_uring_made.load()) note_escape(-1, observe::Reason::kEscapedIoUring, detail);
 }
 
-void note_passed_descriptors(const msghdr* message) {
-  if (fd_table.end() == 0 || !socket::is_readable(message, sizeof *message)) return;
-  if (message->msg_control == nullptr || message->msg_controllen == 0) return;
-  constexpr std::size_t kMost = 1 << 20;  // far above net.core.optmem_max
-  if (message->msg_controllen > kMost || !socket::is_readable(message->msg_control, message->msg_controllen)) return;
-  auto* copy = const_cast<msghdr*>(message);
-  for (cmsghdr* c = CMSG_FIRSTHDR(copy); c != nullptr; c = CMSG_NXTHDR(copy, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
-      int fd;
-      memcpy(&fd, reinterpret_cast<const char*>(c) + at, sizeof(fd));
-      if (!is_tracked(fd) || goes_back(fd)) continue;
-      pump_passed_number(fd);
-      if (is_tracked(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
-    }
-  }
-}
-
 void note_given_away(int fd) {
   if (!goes_straight()) {
-    if (is_tracked(fd)) (void)goes_back(fd);
+    if (is_tracked(fd)) (void)goes_back_to_kernel(fd);
     return;
   }
   if (thread_path.depth != 0) return;  // our own work, not a vfork child's
@@ -113,7 +92,7 @@ bool note_exec(const char* program) {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     if (!fd_table.load(fd).is_socket()) continue;
     int flags = real.fcntl(fd, F_GETFD);
-    if (flags < 0 || (flags & FD_CLOEXEC) != 0 || goes_back(fd)) continue;
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0 || goes_back_to_kernel(fd)) continue;
     note_escape(fd, observe::Reason::kEscapedExec, program);
     any = true;
   }

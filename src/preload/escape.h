@@ -1,8 +1,6 @@
 // Escapes: ways in which a socket of ours leaves the interposers' control, counted for `bypass why`.
 #pragma once
 
-#include <sys/socket.h>
-
 #include "observe/reasons.h"
 #include "socket/api.h"
 
@@ -13,8 +11,9 @@ void note_escape(int fd, observe::Reason reason, const char* detail);
 /// that. Returns -1 with errno set to `error`, for the program.
 int refuse_without_memory(int fd, int error, const char* detail);
 
-/// Looks for sockets of ours among the descriptors that a message carries.
-void note_passed_descriptors(const msghdr* message);
+/// Whether the kernel has the connection beneath the number. Then the connection goes back to the kernel, for any
+/// process that gets the descriptor.
+bool goes_back_to_kernel(int fd);
 
 /// Records every socket of ours that an exec'd program would inherit. Returns whether any of them does not go back to
 /// the kernel.

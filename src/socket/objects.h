@@ -2,6 +2,10 @@
 // Tests: tests/socket/idle_memory_test.cc, tests/socket/kin_test.cc.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
+#include "socket/family/tickets.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
 #include "socket/wait/epoll.h"
@@ -18,7 +22,8 @@ struct Objects {
         locals(memory),
         epolls(memory),
         items(memory),
-        waiters(memory) {}
+        waiters(memory),
+        tickets(memory) {}
 
   Memory& memory;
   Slab<Socket> sockets;
@@ -27,7 +32,9 @@ struct Objects {
   Slab<Epoll> epolls;
   Slab<EpollItem> items;
   Slab<Waiter> waiters;
-  Waiter* idle_waiters = nullptr;  // of threads that have ended; later threads use their eventfds again
+  Slab<Ticket> tickets;
+  Waiter* idle_waiters = nullptr;             // of threads that have ended; later threads use their eventfds again
+  std::atomic<std::uint32_t> tickets_out{0};  // tickets.size(), read without the lock
 };
 
 /// Null until the first object was asked for (or if the arena has no room).

@@ -92,6 +92,7 @@ class Progress {
   void hear_family();
   void sleep_for(Duration time);
   bool nap(std::span<const int> wires, Duration time);
+  [[nodiscard]] Duration mind_tickets();
   void wake();
   void close_wake();
   void drain_wake();
@@ -129,6 +130,9 @@ class Progress {
   bool kin_changed_ = true;                  // a process has come, or a watched one has ended
   Instant dark_since_ = kNever;              // since when no link has been up, while a dead process waits to be swept
   Instant swept_{};                          // used by a family without wires
+  std::uint32_t tickets_seen_ = 0;           // how many there were at the last look
+  Duration ticket_pause_{};                  // between two looks at them
+  Instant tickets_due_{};                    // when the next one comes
   bool was_lent_ = false;                    // at the last look, the ports were another family's
   bool is_others_ = false;                   // another process must open the ports, and will call
   KinWatch kin_;

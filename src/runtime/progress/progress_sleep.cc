@@ -14,6 +14,7 @@
 #include "runtime/progress/progress.h"
 #include "socket/family/doorbell.h"
 #include "socket/family/kin.h"
+#include "socket/family/tickets.h"
 #include "socket/shared/local.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/wait.h"
@@ -142,6 +143,29 @@ void Progress::hear_family() {
   socket::pass_on_wakes();
 }
 
+// What is passed on to other processes ends when its message is thrown away, and nobody calls then. Most messages are
+// received at once. Returns the time until the next look.
+Duration Progress::mind_tickets() {
+  constexpr Duration kFirst = std::chrono::milliseconds(20), kMost = std::chrono::milliseconds(640);
+  const std::uint32_t out = socket::tickets_out();
+  if (out == 0 || shard_.family().own().takes_nothing) {
+    tickets_seen_ = 0;
+    return kNever - Instant{};
+  }
+  const Instant now = shard_.clock().now();
+  if (out > tickets_seen_ && (tickets_seen_ == 0 || ticket_pause_ > kFirst)) {
+    ticket_pause_ = kFirst;
+    tickets_due_ = now + kFirst;
+  }
+  tickets_seen_ = out;
+  if (now < tickets_due_) return tickets_due_ - now;
+  socket::settle_tickets();
+  tickets_seen_ = socket::tickets_out();
+  ticket_pause_ = std::min(2 * ticket_pause_, kMost);
+  tickets_due_ = now + ticket_pause_;
+  return ticket_pause_;
+}
+
 // Sleeps until this or another process, a wire, or the death of a watched process wakes it. False: nothing did.
 bool Progress::nap(std::span<const int> wires, Duration time) {
   const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
@@ -153,7 +177,7 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   if (pause != Duration{}) time = std::min(time, pause);
   const bool is_deaf = doorbell < 0 && told_no_doorbell_.load(std::memory_order_relaxed) && socket::has_kin();
   if (is_deaf) time = std::min(time, kWithoutDoorbell);
-  time = std::min({time, tick_again_, program_.longest_sleep()});
+  time = std::min({time, tick_again_, program_.longest_sleep(), mind_tickets()});
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   // A process that has ended will be swept as soon as the link is up: its end is known already.
   if (!kin_changed_) kin_.append(nap_set_);

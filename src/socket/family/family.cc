@@ -55,6 +55,7 @@ std::uint32_t Family::move_in(ProcessSlot& slot, std::uint64_t start_time) {
   slot.executing.store(false, std::memory_order_relaxed);
   slot.doorbell = {};
   slot.cannot_own.store(false, std::memory_order_relaxed);
+  slot.takes_nothing.store(false, std::memory_order_relaxed);
   slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
   slot.start_time.store(start_time, std::memory_order_relaxed);
   return slot.incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -148,6 +149,17 @@ bool Family::has_living_kin() const {
   const std::uint32_t high = table_->high.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < high; i++)
     if (i != slot() && alive(i, table_->slots[i].incarnation.load(std::memory_order_acquire))) return true;
+  return false;
+}
+
+bool Family::takes_passed(std::uint32_t pid) const {
+  const std::uint64_t here = os::pid_namespace();
+  const std::uint32_t high = table_->high.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < high; i++) {
+    const ProcessSlot& slot = table_->slots[i];
+    if (slot.pid.load(std::memory_order_acquire) == pid && slot.pid_namespace.load(std::memory_order_relaxed) == here)
+      return here != 0 && !slot.takes_nothing.load(std::memory_order_acquire);
+  }
   return false;
 }
 

@@ -38,11 +38,14 @@ struct alignas(64) ProcessSlot {
   Doorbell doorbell;                    // its progress thread's; with the shard's lock
   std::atomic<bool> cannot_own{false};  // the ports did not open in that process: it may be another user's
   std::atomic<bool> executing{false};   // inside exec: the only thread that still runs holds the shard's lock
+  std::atomic<bool> takes_nothing{
+      false};  // a filter of system calls forbids what it would take by a ticket (tickets.h)
 };
 
 /// As fresh memory of the arena (all zero) it is an empty table.
 struct FamilyTable {
-  std::atomic<std::uint32_t> high{0};  // slots ever used: a walk ends here
+  std::atomic<std::uint32_t> high{0};     // slots ever used: a walk ends here
+  std::atomic<std::uint32_t> changes{0};  // forks and execs of its processes: others may have their descriptors since
   std::array<ProcessSlot, kMaxProcesses> slots;
 };
 
@@ -87,6 +90,10 @@ class Family {
   [[nodiscard]] std::uint32_t count() const;
   /// Whether another process that can still run has a slot. Some system calls for each.
   [[nodiscard]] bool has_living_kin() const;
+  /// Whether a process of this pid namespace has a slot, and may take what is passed to it by a ticket (tickets.h).
+  [[nodiscard]] bool takes_passed(std::uint32_t pid) const;
+  /// A process is about to fork, or to execute another program.
+  void note_change() { table_->changes.fetch_add(1, std::memory_order_acq_rel); }
   /// Whether the ports may still open in some other process.
   [[nodiscard]] bool somebody_may_own() const;
 

@@ -95,6 +95,7 @@ Fork begin_fork() {
   if (!shard().sharable()) return fork;
   Guard guard(shard());
   Family& family = shard().family();
+  family.note_change();
   fork.reserved = family.reserve();
   if (fork.reserved == kNoSlot && !shard().owns_wires() && sweep_family(guard) != 0) fork.reserved = family.reserve();
   if (fork.reserved == kNoSlot) return fork;
@@ -149,6 +150,7 @@ void end_fork_in_child(const Fork& fork) {
   drop_references(guard, fork.reserved);
   shard().family().end_reserved(fork.reserved);
   drop_unadopted_links();
+  shard().family().note_change();
   count_members();
   call_owner();
 }
@@ -217,6 +219,7 @@ void forget_kin(Guard& guard) {
     const bool is_mine = file.references.of(shard().family().slot()) != 0;
     if (!is_mine && file.kind != FileKind::kEpoll) socket_of(file).linger_s = 0;
   });
+  forget_tickets(guard);
   shard().family().forget_others([&](std::uint32_t slot) {
     drop_waiters(guard, slot);
     drop_references(guard, slot, Cause::kDied);

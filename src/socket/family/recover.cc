@@ -101,7 +101,7 @@ void claim_what_it_stands_on(Socket& socket) {
 bool mark_objects() {
   Objects& o = *objects;
   return o.memory.mark_in_use(&o) && o.sockets.rebuild() && o.details.rebuild() && o.locals.rebuild() &&
-         o.epolls.rebuild() && o.items.rebuild() && o.waiters.rebuild();
+         o.epolls.rebuild() && o.items.rebuild() && o.waiters.rebuild() && o.tickets.rebuild();
 }
 
 }  // namespace
@@ -132,6 +132,7 @@ void rebuild_after_death(Shard& shard) {
   if (shard.links() != nullptr) shard.links()->rebuild();
   memory.finish_rebuild();
   if (objects == nullptr || !sound) return;
+  recount_tickets();
   tcp_engine().end_unclaimed(shard.context());
   udp_engine().end_unclaimed(shard.context());
   // What a thread fills without the lock still belongs to that thread. If its process dies, its death undoes it

@@ -11,6 +11,7 @@
 #include "observe/reasons.h"
 #include "preload/stub/stub.h"
 #include "runtime/crash/crash.h"
+#include "runtime/family/passing.h"
 #include "runtime/family/pump/pump_process.h"
 #include "runtime/family/pump/relay_process.h"
 #include "runtime/family/rights/privilege.h"
@@ -98,6 +99,24 @@ const char* begin_pumping(socket::File&, int*) {
   return "no pump";
 }
 void report_unpumped(const char*) {}
+// There is no family.
+bool is_read_by_family(int) {
+  return false;
+}
+bool exec_leaves_channel() {
+  return false;
+}
+int make_ticket(socket::File&, int) {
+  return -1;
+}
+void close_ticket(int) {}
+std::optional<Taken> take_by_ticket(int) {
+  return std::nullopt;
+}
+void go_on_with(const Taken&, int) {}
+void settle(const Taken&) {}
+void take_nothing() {}
+void note_new_program() {}
 void pump_before_passing(int, void (*)(int)) {}
 void pump_before_exec(void (*)()) {}
 int fetch_pumped(socket::File&) {

@@ -10,6 +10,7 @@
 #include "preload/fd_table.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
+#include "runtime/family/passing.h"
 
 namespace bypass::preload {
 namespace {
@@ -97,7 +98,9 @@ BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
 }
 
 void before_spawn(const char* program) {
-  if (has_started() && !goes_straight()) (void)note_exec(program);
+  if (!has_started() || goes_straight()) return;
+  runtime::note_new_program();
+  (void)note_exec(program);
 }
 
 BYPASS_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int target)) {

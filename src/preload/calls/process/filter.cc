@@ -25,6 +25,7 @@
 #include "preload/calls/process/signals.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/passing.h"
 #include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
@@ -95,6 +96,8 @@ constexpr std::array kFetchEnds{Needed{SYS_capget},    Needed{SYS_capset},      
                                 Needed{SYS_close},     Needed{SYS_pidfd_getfd}, Needed{SYS_dup3},
                                 Needed{SYS_prlimit64}, Needed{SYS_fcntl},       Needed{SYS_rt_sigprocmask}};
 
+constexpr std::array kTakePassed{Needed{SYS_fstat}, Needed{SYS_getsockopt}, Needed{SYS_recvmsg},
+                                 Needed{SYS_fcntl}, Needed{SYS_dup3},       Needed{SYS_close}};
 constexpr std::array kOpenConnections{Needed{SYS_socket, AF_INET, SOCK_STREAM}, Needed{SYS_bind}, Needed{SYS_listen},
                                       Needed{SYS_connect}};
 
@@ -136,6 +139,7 @@ void do_without(std::span<const sock_filter> program) {
   if (!allows(program, kOpenConnections)) runtime::drop_relay();
   if (!allows(program, kAskNames)) asks_no_names = true;
   if (!allows(program, kMakeSockets)) makes_no_sockets = true;
+  if (!allows(program, kMakeSockets) || !allows(program, kTakePassed)) take_nothing();
 }
 
 void before_filter() {
@@ -143,6 +147,7 @@ void before_filter() {
   KeepErrno keep;
   if (has_started() && (!give_all_to_kernel() || !runtime::leave())) {
     filtered = true;
+    take_nothing();
     runtime::expect_end_of_first_thread(false);
     return note_escape(-1, observe::Reason::kSyscallFilter, "not those on a port");
   }

@@ -16,6 +16,7 @@
 #include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
+#include "runtime/family/passing.h"
 #include "runtime/life/next_image.h"
 #include "runtime/process.h"
 #include "socket/family/next_image.h"
@@ -79,12 +80,13 @@ HandingOn hand_on(const char* file, char* const* environment) {
   const char* why = is_filtered() ? "the process is under a filter of system calls" : runtime::why_not_hand_on();
   bool any = false;
   const auto numbers = inherited_numbers(any);
-  if (!any) return {};
+  // Node's workers get their sockets later, by a Unix socket.
+  if (!any && (why != nullptr || !runtime::exec_leaves_channel())) return {};
   if (*file == 0) return {.why_not = "it is executed by a descriptor"};
   const ImageCheck image = check_image(file, environment);
   if (image.fails) return {.fails = true};
   if (why == nullptr) why = image.why_not;
-  if (why != nullptr) return {.why_not = why};
+  if (why != nullptr) return {.why_not = any ? why : nullptr};
   give_local_ones_back();
   const int heritage = runtime::hand_on(numbers);
   if (heritage < 0) return {.why_not = "there is no memory, or no number, for what is handed on"};

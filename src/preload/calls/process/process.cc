@@ -31,6 +31,7 @@
 #include "preload/straight.h"
 #include "preload/streams.h"
 #include "preload/symbols.h"
+#include "runtime/family/passing.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {
@@ -102,7 +103,10 @@ void after_fork_in_child() {
 
 void note_vfork() {
   if (thread_path.vfork_parent == 0 || !goes_straight()) {
-    if (has_started()) exchange_all_pumped();  // the child cannot
+    if (has_started()) {
+      exchange_all_pumped();  // the child cannot
+      runtime::note_new_program();
+    }
     thread_path.vfork_parent = static_cast<pid_t>(os::call(SYS_getpid));
   }
 }
@@ -131,6 +135,7 @@ std::string find_program(const char* name) {
 // An exec that cannot succeed must not end the process's objects; Python tries every folder of PATH.
 char* const* before_exec(const Program& program, char* const* environment) {
   KeepErrno keep;
+  if (has_started()) runtime::note_new_program();
   if (!has_started() || goes_straight()) {
     if (has_started()) note_vfork_exec();
     give_address_limit_back();

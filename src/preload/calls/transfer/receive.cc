@@ -14,6 +14,7 @@
 #include "preload/calls/transfer/vectors.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/passing.h"
 #include "preload/pumped.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
@@ -226,9 +227,16 @@ BYPASS_EXPORT(ssize_t, __recvfrom_chk,
   return receive_message(use, fd, *message, flags);  // it reads the header first
 }
 
+// A number that is the kernel's.
+ssize_t receive_in_kernel(int fd, msghdr* message, int flags) {
+  const ssize_t result = nameless(fd, message, real.recvmsg(fd, message, flags));
+  if (result >= 0) take_passed(*message);
+  return result;
+}
+
 BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (!is_tracked(fd)) [[likely]]
-    return nameless(fd, message, real.recvmsg(fd, message, flags));
+    return receive_in_kernel(fd, message, flags);
   return recvmsg_tracked(fd, message, flags);
 }
 
@@ -254,9 +262,15 @@ BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   return static_cast<int>(use.finish(result));
 }
 
+int receive_many_in_kernel(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  const int result = nameless(fd, messages, real.recvmmsg(fd, messages, count, flags, timeout));
+  for (int i = 0; i < result; i++) take_passed(messages[i].msg_hdr);
+  return result;
+}
+
 BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (!is_tracked(fd)) [[likely]]
-    return nameless(fd, messages, real.recvmmsg(fd, messages, count, flags, timeout));
+    return receive_many_in_kernel(fd, messages, count, flags, timeout);
   return recvmmsg_tracked(fd, messages, count, flags, timeout);
 }
 

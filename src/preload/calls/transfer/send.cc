@@ -11,8 +11,8 @@
 #include "os/own/cancellation.h"
 #include "preload/calls/transfer/transfer.h"
 #include "preload/calls/transfer/vectors.h"
-#include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/passing.h"
 #include "preload/pumped.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
@@ -172,10 +172,8 @@ BYPASS_EXPORT(ssize_t, sendto,
 }
 
 BYPASS_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
-  if (!is_tracked(fd)) [[likely]] {
-    note_passed_descriptors(message);
-    return real.sendmsg(fd, message, flags);
-  }
+  if (!is_tracked(fd)) [[likely]]
+    return send_passing(fd, message, flags);
   Use use(fd);
   if (!use) return real.sendmsg(fd, message, flags);
   return send_message(use, fd, *message, flags);
@@ -183,7 +181,7 @@ BYPASS_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
 
 int send_batch(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (!is_tracked(fd)) [[likely]]
-    return real.sendmmsg(fd, messages, count, flags);
+    return send_many_passing(fd, messages, count, flags);
   Use use(fd);
   if (!use) return real.sendmmsg(fd, messages, count, flags);
   pthread_testcancel();
