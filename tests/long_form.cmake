@@ -8,12 +8,17 @@ set(BYPASS_LONG_FORM
   "program_systemd_socket_proxyd_(rc|shm)"
   "program_(curl_and_wget|iperf3_udp|udp_echo|writers_whose_peer_has_ended)_(verbs|shared)"
   "program_threads_are_cancelled_(rc|shm|verbs)"
+  "program_(apache_event|haproxy_connects|java|python_ssl)_veth"
   # Families: virtio: is vhost:'s other end.
+  "family_owner_killed_(virtio|verbs|shm|rc)"
+  "family_orphaned_writer_(virtio|shm|rc)"
   "family_(nginx_listener_for_each_worker|nginx_reload|nginx_worker_killed)_(virtio|verbs)"
   "family_(python_prefork|python_process_pool|python_forking_server|python_daemon|redis_saves_under_load|redis_replica)_virtio"
   "family_(forks_beside_busy_threads|idle_when_the_owner_is_killed|idle_when_the_owner_ends)_virtio"
   # Privileges that are given up.
   "drops_(workers_leave_roots_memory|worker_with_the_port_drops|worker_that_had_the_port_joins)_verbs"
+  # A second card whose registers are reached by other means.
+  "vm_card_io_ports"
   # Python's and libc's everyday programs under the stub, and the same without a port.
   "preload_everyday_(off|none)")
 

@@ -11,7 +11,7 @@ from harness import BUILD, LONG, Side, check, run_named
 from veth_wire import Namespaces, ip
 
 PROGRAM = os.path.join(BUILD, "bin", "random_calls")
-STEPS = 20
+STEPS = 16
 CASES = {}
 
 
@@ -138,7 +138,7 @@ def case(wire, count):
 
 
 for name in WIRES:
-    case(name, 3300)
+    case(name, 2500)
 
 
 def replay(wire, first, count=1):

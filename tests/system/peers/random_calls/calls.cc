@@ -18,6 +18,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "options.h"
@@ -60,7 +61,6 @@ int receive_flags(std::uint32_t choice) {
   return kFlags[choice % (has_urgent() ? kFlags.size() : kFlags.size() - 1)];
 }
 
-/// Bytes that are held back cost a sequence 200 ms: one in 16 may do that.
 int send_flags(std::uint32_t choice, bool may_hold) {
   static constexpr std::array<int, 11> kFlags{0,       0,       0,       0, 0, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_NOSIGNAL,
                                               MSG_OOB, MSG_EOR, MSG_MORE};
@@ -198,7 +198,7 @@ std::string Caller::perform_transfer(const Step& step, unsigned index) {
 std::string Caller::send(const Step& step, unsigned index) {
   std::vector<char> data(step.amount);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + index * 31 + seed_);
-  const int fd = slot(step), flags = send_flags(step.choice, seed_ % 16 == 3);
+  const int fd = slot(step), flags = send_flags(step.choice, may_hold_back(seed_));
   const Name name = make_name(step.choice >> 16, false);
   if (step.op == Op::kSend) return describe(::send(fd, data.data(), data.size(), flags));
   if (step.op == Op::kSendTo)
@@ -320,6 +320,7 @@ std::string Caller::get_option(const Step& step) {
 
 std::string Caller::set_option(const Step& step) {
   const Option& option = kOptions[step.choice % kOptions.size()];
+  if (option.name == TCP_CORK && option.level == IPPROTO_TCP && !may_hold_back(seed_)) return "not tried";
   static constexpr std::array kValues{0, 1, 1, 2, 5, -1, 300, 100'000};
   static constexpr std::array<socklen_t, 6> kLengths{4, 4, 4, 8, 1, 0};
   const std::array<int, 2> value{kValues[(step.choice >> 8) % kValues.size()],
@@ -349,13 +350,12 @@ std::string Caller::perform_epoll(const Step& step) {
   const int count =
       epoll_wait(slot(step), events.data(), static_cast<int>(std::min<unsigned>(step.amount, events.size())), 0);
   std::string text = describe(count);
-  if (count > 0)
-    std::sort(events.begin(), events.begin() + count,
-              [](const auto& a, const auto& b) { return a.data.u32 < b.data.u32; });
+  std::set<std::string> found;  // in no order
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
-    text += " " + std::to_string(event.data.u32) + ":" + hex(event.events);
+    found.insert(" " + std::to_string(event.data.u32) + ":" + hex(event.events));
   }
+  for (const std::string& event : found) text += event;
   return text;
 }
 

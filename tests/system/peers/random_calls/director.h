@@ -43,7 +43,7 @@ class Director {
   std::uint64_t seed_ = 0;
   pid_t child_pid_ = 0;
   int child_ends_[4] = {-1, -1, -1, -1};  // child reads, we write, we read, child writes
-  bool compares_, ended_ = false, has_waited_ = false;
+  bool compares_, ended_ = false, has_waited_ = false, changed_ = true;
   unsigned differences_ = 0;
   std::vector<std::string> story_;
 };

@@ -59,6 +59,11 @@ struct Step {
   std::uint32_t choice = 0;
 };
 
+/// Bytes that are held back (TCP_CORK, MSG_MORE) cost a sequence 200 ms: one in 32 may do that.
+[[nodiscard]] constexpr bool may_hold_back(std::uint64_t seed) {
+  return seed % 32 == 3;
+}
+
 /// `length`: how many random steps follow those that open the first connection.
 std::vector<Step> make_sequence(std::uint64_t seed, unsigned length);
 
