@@ -61,6 +61,10 @@ bool after_fork_child();
 bool adopt_number(socket::File& file, int fd);
 void end_fork_child();
 
+/// The child of this thread's next forks only executes a program: it gets no thread of ours, as the program may close
+/// every number meanwhile.
+void expect_exec_in_child(bool expect);
+
 /// This thread is about to go to another network namespace (unshare(2), setns(2)). What others of the family, or its
 /// own ports, need there is made before.
 void before_network_change();

@@ -148,6 +148,19 @@ def children_become_cat(side):
 
 
 TALKS_TO_CAT = TALKS.replace("sys.argv[3]", "'3'")
+
+
+@scenario("vhost", "veth", "shm")
+def spawned_programs_go_on(side):
+    """By posix_spawn() with its actions and attributes, and by vfork(): Python's subprocess."""
+    port = free_port()
+    server = side.start_python("server", "spawns.py", side.address, port, until="ready")
+    told = [side.run("client", "/usr/bin/python3", "-uc", TALKS_TO_CAT, side.address, port).decode() for _ in range(5)]
+    told.append(side.run("client", "/usr/bin/python3", "-uc", ONE_ASKS, side.address, port).decode())
+    check(side.end(server) == 0, side.output(server))
+    return told, side.output(server)
+
+
 THREE = """
 import socket, sys
 address = sys.argv[1], int(sys.argv[2])

@@ -28,8 +28,13 @@ using observe::Reason;
 
 thread_local socket::Fork fork_under_way;
 thread_local bool holds_ports = false;  // this thread holds the ports for a fork
+thread_local bool child_executes = false;
 
 }  // namespace
+
+void expect_exec_in_child(bool expect) {
+  child_executes = expect;
+}
 
 void prepare_fork(ChildsNetwork network) {
   if (g_process == nullptr || g_forked_child) return;
@@ -121,6 +126,7 @@ bool adopt_number(socket::File& file, int fd) {
 // A child with a socket on the wire may live longer than the process that owns the ports now.
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
+  if (child_executes) return;
   if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_handovers();
   // The family is joined here and not by the progress thread. A number that is open there for a moment may be the one
   // that the program expects next.

@@ -9,12 +9,14 @@
 #include <atomic>
 
 #include "observe/reasons.h"
+#include "os/own/own_descriptors.h"
 #include "preload/stub/stub.h"
 #include "runtime/crash/crash.h"
 #include "runtime/family/passing.h"
 #include "runtime/family/pump/pump_process.h"
 #include "runtime/family/pump/relay_process.h"
 #include "runtime/family/rights/privilege.h"
+#include "runtime/host.h"
 #include "runtime/life/next_image.h"
 #include "runtime/process.h"
 
@@ -117,6 +119,11 @@ void go_on_with(const Taken&, int) {}
 void settle(const Taken&) {}
 void take_nothing() {}
 void note_new_program() {}
+void expect_exec_in_child(bool) {}
+int own_high(int fd) {
+  return fd;
+}
+void own_descriptor(int, bool) {}
 void pump_before_passing(int, void (*)(int)) {}
 void pump_before_exec(void (*)()) {}
 int fetch_pumped(socket::File&) {

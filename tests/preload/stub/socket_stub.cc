@@ -39,7 +39,11 @@ Inherited inherited_as(const File&);  // socket/family/next_image.h, which knows
 Inherited inherited_as(const File&) {
   return Inherited::kNot;
 }
+bool refers_to_wire();    // socket/family/kin.h
 bool is_pumpable(File&);  // socket/family/pumped.h
+bool refers_to_wire() {
+  return false;
+}
 void forbid_pump(File&);
 bool is_pumpable(File&) {
   return false;

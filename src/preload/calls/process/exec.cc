@@ -1,16 +1,10 @@
-// The exec family and posix_spawn. libc's own forms call each other internally, so each is an entry of its own.
+// The exec family. libc's own forms call each other internally, so each is an entry of its own.
 #include <errno.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <unistd.h>
 
-#include "preload/acceleration.h"
 #include "preload/calls/process/process.h"
-#include "preload/escape.h"
-#include "preload/fd_table.h"
-#include "preload/straight.h"
 #include "preload/symbols.h"
-#include "runtime/family/passing.h"
 
 namespace bypass::preload {
 namespace {
@@ -95,42 +89,6 @@ BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
   BYPASS_WITH_ARGUMENTS(
       first, int result = failed(real.execve(path, argv, before_exec({path}, va_arg(arguments, char* const*)))));
   return result;
-}
-
-void before_spawn(const char* program) {
-  if (!has_started() || goes_straight()) return;
-  runtime::note_new_program();
-  (void)note_exec(program);
-}
-
-BYPASS_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int target)) {
-  if (is_tracked(fd)) note_given_away(fd);
-  return real.posix_spawn_file_actions_adddup2(actions, fd, target);
-}
-
-BYPASS_EXPORT(int, posix_spawn,
-              (pid_t * pid, const char* path, const posix_spawn_file_actions_t* actions,
-               const posix_spawnattr_t* attributes, char* const* argv, char* const* environment)) {
-  before_spawn(path);
-  return real.posix_spawn(pid, path, actions, attributes, argv, environment);
-}
-
-BYPASS_EXPORT(int, posix_spawnp,
-              (pid_t * pid, const char* file, const posix_spawn_file_actions_t* actions,
-               const posix_spawnattr_t* attributes, char* const* argv, char* const* environment)) {
-  before_spawn(file);
-  return real.posix_spawnp(pid, file, actions, attributes, argv, environment);
-}
-
-// libc's own posix_spawn: a shell inherits what every program inherits.
-BYPASS_EXPORT(int, system, (const char* command)) {
-  if (command != nullptr) before_spawn("system");
-  return real.system(command);
-}
-
-BYPASS_EXPORT(FILE*, popen, (const char* command, const char* mode)) {
-  before_spawn("popen");
-  return real.popen(command, mode);
 }
 
 }  // namespace

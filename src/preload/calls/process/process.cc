@@ -24,6 +24,7 @@
 #include "preload/calls/process/hand_on.h"
 #include "preload/calls/process/process.h"
 #include "preload/calls/process/signals.h"
+#include "preload/calls/process/vfork.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
@@ -293,9 +294,11 @@ void prepare_quick_exit() {
 }  // namespace bypass::preload
 
 // The child returns from vfork on the parent's stack, so nothing of ours may be there: notes the call, then jumps to
-// libc's vfork.
+// libc's vfork, or to what is done in its place (vfork.h).
 extern "C" [[gnu::used, gnu::visibility("hidden")]] void* bypass_before_vfork() {
   bypass::preload::resolve_symbols();
+  if (bypass::preload::has_sockets_for_children())
+    return reinterpret_cast<void*>(bypass::preload::fork_and_wait_for_exec);
   bypass::preload::note_vfork();
   return reinterpret_cast<void*>(bypass::preload::real.vfork);
 }
