@@ -28,6 +28,7 @@ enum class Profile : std::uint8_t { kBalanced, kLatency, kThroughput, kCpu };
 enum class Congestion : std::uint8_t { kCubic, kNewReno };
 enum class RdmaMode : std::uint8_t { kAuto, kOff, kDevice };
 enum class Trust : std::uint8_t { kCredentials, kFamily };
+enum class Keeper : std::uint8_t { kAuto, kOn, kOff };
 
 /// A budget of this length never ends: the thread spins as long as it waits.
 inline constexpr Duration kForever = Duration::max();
@@ -107,6 +108,7 @@ struct Config {
   bool local = true;
   std::uint64_t local_after = 0;  // number of calls after which a connection within the host looks for shared memory
   Trust trust = Trust::kCredentials;
+  Keeper keeper = Keeper::kAuto;
   RdmaMode rdma = RdmaMode::kAuto;
   std::string rdma_device;  // when kDevice
   RuleSet rules;

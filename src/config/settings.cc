@@ -101,6 +101,14 @@ constexpr auto kSettings = std::to_array<Setting>({
              "the same rights. family: also those that have given up rights, which can then do harm to the "
              "others.",
      .apply = choice<&Config::trust>},
+    {.key = "keeper",
+     .env = "BYPASS_KEEPER",
+     .type = SettingType::kChoice,
+     .fallback = "auto",
+     .accepted = "auto|on|off",
+     .help = "A process named bypass-keeper that ends the connections of killed processes as the kernel would. auto: "
+             "made before the first socket on a port; on: made at the start; off: their peers hear nothing.",
+     .apply = choice<&Config::keeper>},
     {.key = "rdma",
      .env = "BYPASS_RDMA",
      .fallback = "auto",

@@ -63,6 +63,8 @@ struct Process {
   std::atomic<bool> region_is_parents{false};
   /// The id of the thread that ends the process: 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};
+  /// In a keeper (family/keeper/keeper.h): whether it is to end soon, whatever is still undelivered. Null elsewhere.
+  bool (*hurries)() = nullptr;
   static constexpr std::uint32_t kEnded = UINT32_MAX;
 };
 

@@ -246,6 +246,10 @@ void Stack::ask_behind(Context& ctx) {
   impl_->network.impl().arp.ask_behind(ctx);
 }
 
+std::size_t Stack::unresolved() const {
+  return impl_->network.impl().arp.unresolved();
+}
+
 std::size_t Stack::asked() const {
   return impl_->network.impl().arp.asked();
 }

@@ -66,6 +66,8 @@ class Stack {
   void ask_behind(Context& ctx);
   /// How many neighbours have not answered.
   [[nodiscard]] std::size_t asked() const;
+  /// For how many neighbours with an unknown MAC packets wait. undelivered() counts only datagrams among them.
+  [[nodiscard]] std::size_t unresolved() const;
   /// To be called after ctx.flush(): frames that referred to send buffers have left, so these buffers may move or be
   /// freed again.
   void on_flushed(Context& ctx);

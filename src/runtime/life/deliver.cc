@@ -21,6 +21,10 @@ namespace {
 /// Most peers close as soon as they have read our end. Those that do not get an RST after this time.
 constexpr Duration kForThePeersEnd = std::chrono::milliseconds(50);
 
+/// How long a keeper that is asked for the ports goes on delivering, and how soon it finds that out.
+constexpr Duration kOnceHurried = std::chrono::milliseconds(250);
+constexpr Duration kHurriedLook = std::chrono::milliseconds(20);
+
 /// A peer that lives takes the frames in the wire as soon as it gets a processor.
 constexpr Duration kForTheLastFrames = std::chrono::milliseconds(200);
 
@@ -84,15 +88,37 @@ Rest look_at_rest(socket::Shard& shard, bool last) {
 
 /// The last datagrams and RSTs are not acknowledged, and frames in a device are lost when it is closed. So this waits
 /// until they are taken.
-void await_taken(socket::Shard& shard, Instant deadline) {
+void await_taken(socket::Shard& shard, Instant deadline, bool (*awaits)(const Stack&)) {
   for (;;) {
     {
       const socket::Guard guard(shard);
       shard.poll_locked();
-      if (shard.stack().asked() == 0) return;
+      if (!awaits(shard.stack())) return;
     }
     if (shard.clock().now() >= deadline) return;
     sleep_on_wire(shard, deadline);
+  }
+}
+
+bool awaits_answer(const Stack& stack) {
+  return stack.asked() != 0 || stack.unresolved() != 0;
+}
+
+/// For a keeper, whose wire has just come up: in its first moments it may lose an RST, which nothing else repeats
+/// (stack/tcp/recent_resets.h). They are sent again, until a neighbour has answered behind them.
+void repeat_resets(Process& p) {
+  constexpr int kRounds = 5, kRoundsHurried = 2;
+  for (int round = 1; round <= (p.hurries() ? kRoundsHurried : kRounds); round++) {
+    {
+      socket::Guard guard(p.shard);
+      Context& context = guard.context();
+      for (std::uint16_t port = 0; port < context.ports; port++) p.shard.stack().on_link_up(context, port);
+      p.shard.stack().ask_behind(context);
+      context.flush();
+    }
+    await_taken(p.shard, p.clock.now() + kForTheLastFrames, awaits_answer);
+    const socket::Guard guard(p.shard);
+    if (round > 1 && !awaits_answer(p.shard.stack())) return;
   }
 }
 
@@ -119,11 +145,12 @@ bool has_ports(Process& p, Instant deadline) {
 
 void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
-  const Instant deadline = p.clock.now() + p.config.exit_linger;
+  Instant deadline = p.clock.now() + p.config.exit_linger;
   if (!has_ports(p, deadline)) return p.shard.await_steering();
   const bool last = !socket::has_kin();  // otherwise another process of the family answers from now on
   Instant latest = deadline;
   for (;;) {
+    if (p.hurries != nullptr && p.hurries()) deadline = std::min(deadline, p.clock.now() + kOnceHurried);
     const Rest rest = look_at_rest(p.shard, last);
     // If the other ends of all wires are gone, no peer could want our FIN. If a link comes up again, the FIN is sent
     // once more.
@@ -138,7 +165,8 @@ void deliver_rest(Process& p) {
           rest.tcp.with_data, rest.tcp.closing, rest.packets);
       break;
     }
-    sleep_on_wire(p.shard, rest.nothing() ? latest : deadline);
+    const Instant until = rest.nothing() ? latest : deadline;
+    sleep_on_wire(p.shard, p.hurries == nullptr ? until : std::min(until, p.clock.now() + kHurriedLook));
   }
   if (!last) {
     const socket::Guard guard(p.shard);
@@ -151,7 +179,8 @@ void deliver_rest(Process& p) {
     p.shard.stack().ask_behind(guard.context());
     guard.context().flush();
   }
-  await_taken(p.shard, p.clock.now() + kForTheLastFrames);
+  await_taken(p.shard, p.clock.now() + kForTheLastFrames, [](const Stack& stack) { return stack.asked() != 0; });
+  if (p.hurries != nullptr) repeat_resets(p);
 }
 
 }  // namespace bypass::runtime

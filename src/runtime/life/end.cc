@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
+#include "runtime/family/keeper/keeper.h"
 #include "runtime/life/before_start.h"
 #include "runtime/life/state.h"
 #include "runtime/process.h"
@@ -72,6 +73,7 @@ void end_image(bool handed_on) {
   socket::thread_signals.ends = true;
   deliver_rest(*p);
   end_threads_and_ports(*p);
+  if (!socket::has_kin()) (void)end_keeper(*p);
   keep();
   remove_region();
   finish_end(*p);

@@ -15,6 +15,7 @@
 #include "os/own/own_calls.h"
 #include "os/own/own_work.h"
 #include "runtime/family/arena.h"
+#include "runtime/family/keeper/keeper.h"
 #include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/life/from_config.h"
@@ -196,6 +197,7 @@ bool start() {
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
   p->progress.on_end(before_exit);
+  if (config.keeper == Keeper::kOn) begin_keeper(*p);
   BYPASS_LOG_INFO("started: profile %s", profile_name(p->config.profile));
   return true;
 }

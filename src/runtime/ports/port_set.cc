@@ -12,6 +12,7 @@
 #include "os/log/log.h"
 #include "os/log/run_dir.h"
 #include "os/own/own_work.h"
+#include "runtime/family/keeper/notice.h"
 #include "runtime/family/rights/spare.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
@@ -101,6 +102,7 @@ std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
 
 bool PortSet::open_all(socket::Shard& shard) {
   std::vector<Entry> made;
+  await_keepers_end(config_);
   const std::uint16_t opened = try_all(made);
   if (opened == 0 && !made.empty() && (following() || shard.family().somebody_may_own())) {
     for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());

@@ -16,6 +16,8 @@
 #include "os/log/log.h"
 #include "os/net/address.h"
 #include "os/own/in_handler.h"
+#include "runtime/family/keeper/keeper.h"
+#include "runtime/family/keeper/notice.h"
 #include "runtime/family/pump/relay_process.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
@@ -42,6 +44,7 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
     return address.address.is_any() ? socket::Decision::kKernel : socket::Decision::kRelay;
   }
   if (verdict.action == RuleAction::kBypass) {
+    if (protocol == IPPROTO_TCP) begin_keeper(p);
     if (!open_now && !p.ports.failed()) return socket::Decision::kBypass;
     if (open_ports(p) && p.ports.usable(verdict.port)) return socket::Decision::kBypass;
     if (!p.ports.opened() && socket::is_in_handler()) {
@@ -108,6 +111,7 @@ void report_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protoc
   const bool is_tried = p.ports.opened() || p.ports.failed() || PortSet::owner_lives(p.shard) || PortSet::lent(p.shard);
   if (is_tried || index >= p.config.ports.size() || socket::is_in_handler() || p.told_in_use.exchange(true)) return;
   const PortConfig& port = p.config.ports[index];
+  await_keepers_end(p.config);
   const std::string use = port_in_use(p.config, port);
   if (use.empty()) return;
   const std::string text =

@@ -49,7 +49,8 @@ void tell_if_listener_goes(const File& file) {
   if (file.kind == FileKind::kListener) call_driver();
 }
 
-enum class Cause : std::uint8_t { kLeaves, kDied };
+/// kDied: another process goes on with the wires. kAllDied: none does, and this one answers peers until all has ended.
+enum class Cause : std::uint8_t { kLeaves, kDied, kAllDied };
 
 void drop_references(Guard& guard, File& file, std::uint32_t slot, Cause cause) {
   if (!file.alive || file.references.of(slot) == 0) return;
@@ -184,28 +185,36 @@ void say_anew() {
 
 // The process that gave up the dead's references may have died itself. Then the last reference is gone, and the object
 // is still there.
-void end_unreferenced(Guard& guard) {
+void end_unreferenced(Guard& guard, Cause cause) {
   for_each_file([&](File& file) {
     if (!file.references.empty() || file.users != 0) return;
     file.alive = file.ending = true;
-    leave_nothing_unread(guard, file);
+    if (cause == Cause::kDied) leave_nothing_unread(guard, file);
     end_if_unused(guard, file);
   });
+}
+
+std::size_t sweep(Guard& guard, Cause cause) {
+  const std::size_t dead = shard().family().sweep([&](std::uint32_t slot) {
+    drop_waiters(guard, slot);
+    drop_references(guard, slot, cause);
+  });
+  if (dead == 0) return 0;
+  end_unreferenced(guard, cause);
+  count_members();
+  wake_told();
+  say_anew();
+  return dead;
 }
 
 }  // namespace
 
 std::size_t sweep_family(Guard& guard) {
-  const std::size_t dead = shard().family().sweep([&](std::uint32_t slot) {
-    drop_waiters(guard, slot);
-    drop_references(guard, slot, Cause::kDied);
-  });
-  if (dead == 0) return 0;
-  end_unreferenced(guard);
-  count_members();
-  wake_told();
-  say_anew();
-  return dead;
+  return sweep(guard, Cause::kDied);
+}
+
+void end_the_dead(Guard& guard) {
+  sweep(guard, shard().family().has_living_kin() ? Cause::kDied : Cause::kAllDied);
 }
 
 void sweep_family() {
@@ -230,6 +239,8 @@ void forget_kin(Guard& guard) {
   wires.leaving.store(false, std::memory_order_relaxed);
   wires.rung = false;
   wires.watcher = wires.progress = {};
+  wires.family_keeper.set(0, 0);
+  wires.has_family_keeper.store(false, std::memory_order_relaxed);
   count_members();
 }
 

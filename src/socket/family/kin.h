@@ -50,6 +50,9 @@ void enter_arena();
 std::size_t sweep_family(Guard& guard);
 /// The same, and takes the lock.
 void sweep_family();
+/// The same in a process that serves the wires when all others have died: a connection with bytes unread ends by RST,
+/// as in the kernel. To be called with a link up, since the RST is lost otherwise. Lock held.
+void end_the_dead(Guard& guard);
 /// Calls `open()`, which makes something with a port number of the stack's. If the number is in use, perhaps by a
 /// process that has died unnoticed, the dead are swept and `open()` is tried once more. Lock held.
 template <typename Open>

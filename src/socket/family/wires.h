@@ -77,6 +77,8 @@ struct Wires {
   // For a family to which ports are lent: the processes that make a driver for it (runtime/family/rights/driver.h),
   // while one of them lives
   Maker keeper, heir;
+  Maker family_keeper;                  // ends what the family's last process leaves (runtime/family/keeper/keeper.h)
+  std::atomic<bool> has_family_keeper;  // … it was made, or is being made
   std::atomic<std::uint32_t> driver_calls;   // … a futex: changes when the driver has something to look at
   std::atomic<std::uint32_t> driver_looked;  // … a futex: the value of `driver_calls` before the driver's last look
   std::atomic<std::uint64_t> driver;         // … the driver that looks, named as in `owner`; 0: none has yet

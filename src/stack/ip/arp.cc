@@ -224,6 +224,13 @@ std::size_t Arp::asked() const {
   return count;
 }
 
+std::size_t Arp::unresolved() const {
+  std::size_t count = 0;
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++)
+    count += table_[name].state == NeighbourState::kIncomplete && table_[name].waiting.count() != 0 ? 1 : 0;
+  return count;
+}
+
 void Arp::wait(Context& ctx, std::uint16_t name, Packet* frame) {
   Neighbour& n = table_[name];
   if (ctx.shared) frame = move_to_arena(ctx, frame);

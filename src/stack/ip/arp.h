@@ -56,6 +56,8 @@ class Arp {
 
   /// How many neighbours with a known MAC were asked and have not answered yet.
   [[nodiscard]] std::size_t asked() const;
+  /// For how many neighbours with an unknown MAC packets wait.
+  [[nodiscard]] std::size_t unresolved() const;
   /// Moves the waiting frames to the arena. Returns how many of them still belong to a port.
   std::size_t move_waiting_to_arena(Context& ctx);
   /// Frames whose neighbour did not answer. The caller takes them over.

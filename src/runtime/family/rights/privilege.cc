@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
+#include "runtime/family/keeper/keeper.h"
 #include "runtime/family/pump/pump_process.h"
 #include "runtime/family/pump/relay_process.h"
 #include "runtime/family/rights/await_spare.h"
@@ -178,6 +179,8 @@ RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers) {
   const Inside inside;
   change.changes = true;
   change.leaves = p->shard.family().has_living_kin();
+  // A keeper that keeps the rights must not read this arena any more.
+  if (!change.leaves && !may_share(Standing::now(), then)) change.leaves = !end_keeper(*p);
   if (socket::is_in_handler()) {  // the handler may have interrupted work in the arena or in malloc
     if (change.leaves) stay(*p, "a signal handler gives them up");
     return {};
