@@ -29,6 +29,7 @@ enum class Congestion : std::uint8_t { kCubic, kNewReno };
 enum class RdmaMode : std::uint8_t { kAuto, kOff, kDevice };
 enum class Trust : std::uint8_t { kCredentials, kFamily };
 enum class Keeper : std::uint8_t { kAuto, kOn, kOff };
+enum class RawCalls : std::uint8_t { kAuto, kOff };
 
 /// A budget of this length never ends: the thread spins as long as it waits.
 inline constexpr Duration kForever = Duration::max();
@@ -107,6 +108,7 @@ struct Config {
   std::vector<Prefix> others;    // what the kernel reaches by interfaces that no port shares
   bool local = true;
   std::uint64_t local_after = 0;  // number of calls after which a connection within the host looks for shared memory
+  RawCalls raw_calls = RawCalls::kAuto;
   Trust trust = Trust::kCredentials;
   Keeper keeper = Keeper::kAuto;
   RdmaMode rdma = RdmaMode::kAuto;

@@ -93,6 +93,14 @@ constexpr auto kSettings = std::to_array<Setting>({
              "memory. A connection that ends earlier does not pay for that. Each end counts its own calls, so "
              "both ends should have the same number.",
      .apply = number<&Config::local_after>},
+    {.key = "raw_calls",
+     .env = "BYPASS_RAW_CALLS",
+     .type = SettingType::kChoice,
+     .fallback = "auto",
+     .accepted = "auto|off",
+     .help = "System calls that a program makes by instructions of its own, without libc. auto: those of programs of "
+             "Go are caught, if the program is linked dynamically and with cgo. off: they are the kernel's.",
+     .apply = choice<&Config::raw_calls>},
     {.key = "trust",
      .env = "BYPASS_TRUST",
      .fallback = "credentials",

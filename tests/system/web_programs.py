@@ -220,6 +220,36 @@ def curl_http2_tls(side):
     return [fetch(side, base, sums, *trust, version) for version in ("--http2", "--http1.1")]
 
 
+CADDY = """
+{{
+  admin off
+  auto_https off
+  storage file_system {dir}/caddy
+}}
+http://{address}:{port} {{
+  root * {dir}/www
+  file_server
+}}
+https://{address}:{tls} {{
+  tls {certificate} {key}
+  root * {dir}/www
+  file_server
+}}
+"""
+
+
+@scenario("vhost", "virtio", "local", "rc", "veth")
+def caddy(side):
+    """It is one of Go's: its system calls are its own. Its files go by sendfile(), or through TLS."""
+    sums, ports = files(side), (free_port(), free_port())
+    certificate_file, key = certificate(side)
+    config = write(side, "Caddyfile", CADDY.format(dir=side.dir, address=side.address, port=ports[0], tls=ports[1], certificate=certificate_file, key=key))
+    side.start("server", "caddy", "run", "--adapter", "caddyfile", "--config", config, HOME=side.dir, XDG_DATA_HOME=side.dir, XDG_CONFIG_HOME=side.dir)
+    side.wait_port(ports[1])
+    base, trust = f"https://{side.address}:{ports[1]}", ["--cacert", certificate_file]
+    return [fetch(side, f"http://{side.address}:{ports[0]}", sums)] + [fetch(side, base, sums, *trust, version) for version in ("--http2", "--http1.1")]
+
+
 # --- haproxy -------------------------------------------------------------------------------------------------------
 
 HAPROXY = """

@@ -11,7 +11,7 @@ packages_test="libbenchmark-dev ccache clang-format clang-tidy clang libclang-rt
   util-linux binutils libc-bin memcached nginx postgresql-15 haproxy nsd lighttpd apache2-bin nodejs default-jdk-headless openssl rsync
   curl wget iputils-ping iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
   ibverbs-utils rdmacm-utils python3-pyverbs perftest ucx-utils libfabric-bin systemd libpython3.11-testsuite openssh-server openssh-client
-  vsftpd libgrpc++-dev"
+  vsftpd libgrpc++-dev caddy nats-server hey"
 
 packages_vm="qemu-system-x86 busybox-static redis-server redis-tools iperf3 nginx iproute2 dpdk pciutils kmod zstd
   ibverbs-utils ibverbs-providers perftest rdmacm-utils tshark"

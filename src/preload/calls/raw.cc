@@ -1,5 +1,7 @@
-// syscall(2): if the call concerns a socket of ours, the numbers whose functions we interpose are handled as those
-// functions. System calls made by hand (Go, static programs) cannot be seen.
+// System calls by their number: if the call concerns a socket of ours, the numbers whose functions we interpose are
+// handled as those functions. They come from syscall(2), and from the instructions that preload/raw catches.
+#include "preload/calls/raw.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -29,18 +31,7 @@
 namespace bypass::preload {
 namespace {
 
-struct Arguments {
-  long word[6];
-
-  template <typename T>
-  [[nodiscard]] T at(int index) const {
-    if constexpr (std::is_pointer_v<T>) {
-      return reinterpret_cast<T>(word[index]);
-    } else {
-      return static_cast<T>(word[index]);
-    }
-  }
-};
+using Arguments = RawArguments;
 
 // Calls an exported function of ours (these names are our own exports) with the words as arguments.
 template <typename R, typename... A, std::size_t... I>
@@ -73,6 +64,7 @@ long make_fork(long number, const Arguments& a) {
 bool is_lifecycle_call(long number, const Arguments& a) {
   switch (number) {
     case SYS_socket:
+    case SYS_close:  // the library's own descriptors are not the program's to close
     case SYS_close_range:
     case SYS_epoll_create1:
     case SYS_dup2:
@@ -95,6 +87,8 @@ long call_lifecycle(long number, const Arguments& a) {
   switch (number) {
     case SYS_socket:
       return call(::socket, a);
+    case SYS_close:
+      return call(::close, a);
     case SYS_close_range:
       return ::close_range(a.at<unsigned>(0), a.at<unsigned>(1), a.at<int>(2));
     case SYS_epoll_create1:
@@ -169,6 +163,26 @@ bool call_tracked(long number, const Arguments& a, long& result) {
   }
 }
 
+// Calls of sockets, which may concern us whatever their descriptor is: connections of a listener of the kernel's may
+// move to shared memory, messages may carry sockets of ours, and a relay may have been asked.
+bool is_call_of_sockets(long number) {
+  switch (number) {
+    case SYS_listen:
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_connect:
+    case SYS_getsockname:
+    case SYS_getpeername:
+    case SYS_recvmsg:
+    case SYS_recvmmsg:
+    case SYS_sendmsg:
+    case SYS_sendmmsg:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Calls of two descriptors. Either may be a socket of ours.
 bool call_of_two(long number, const Arguments& a, long& result) {
   switch (number) {
@@ -221,33 +235,35 @@ bool call_waiting(long number, const Arguments& a, long& result) {
   }
 }
 
-[[gnu::noinline]] long syscall_of_ours(long number, long a, long b, long c, long d, long e, long f) {
-  Arguments arguments{{a, b, c, d, e, f}};
+}  // namespace
+
+std::optional<long> answer_by_number(long number, const RawArguments& a) {
   long result = 0;
   if (number == SYS_io_uring_setup) {
-    const long ring = real.syscall(number, a, b, c, d, e, f);
+    const long ring = real.syscall(number, a.word[0], a.word[1], a.word[2], a.word[3], a.word[4], a.word[5]);
     if (ring >= 0 && !goes_straight()) note_io_uring("syscall");
     return ring;
   }
-  if (concerns_filters(number)) before_filter_call(number, a, b, c);
-  if (has_started() && changes_rights(number) && !goes_straight())
-    return change_rights_by_number(number, arguments.word);
-  if (fd_table.end() == 0 || goes_straight()) {
-    bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
-    if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);
-  }
-  if (is_lifecycle_call(number, arguments)) return call_lifecycle(number, arguments);
-  if (is_tracked(static_cast<int>(a)) && call_tracked(number, arguments, result)) return result;
-  if (call_of_two(number, arguments, result)) return result;
-  if (call_waiting(number, arguments, result)) return result;
-  return real.syscall(number, a, b, c, d, e, f);
+  if (concerns_filters(number)) before_filter_call(number, a.word[0], a.word[1], a.word[2]);
+  if (has_started() && changes_rights(number) && !goes_straight()) return change_rights_by_number(number, a.word);
+  if (goes_straight()) return std::nullopt;
+  if (is_lifecycle_call(number, a)) return call_lifecycle(number, a);
+  if (fd_table.end() == 0) return std::nullopt;
+  const bool may_concern_us = is_tracked(a.at<int>(0)) || is_call_of_sockets(number);
+  if (may_concern_us && call_tracked(number, a, result)) return result;
+  if (call_of_two(number, a, result)) return result;
+  if (call_waiting(number, a, result)) return result;
+  return std::nullopt;
 }
+
+namespace {
 
 // Until there is a socket of ours, only calls matter that make one, or that let others read it.
 BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
   if (!has_started() && number != SYS_socket && number != SYS_io_uring_setup && !concerns_filters(number)) [[likely]]
     return real.syscall(number, a, b, c, d, e, f);
-  return syscall_of_ours(number, a, b, c, d, e, f);
+  const std::optional<long> answer = answer_by_number(number, {{a, b, c, d, e, f}});
+  return answer.has_value() ? *answer : real.syscall(number, a, b, c, d, e, f);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "runtime/family/rights/privilege.h"
 #include "runtime/host.h"
 #include "runtime/life/next_image.h"
+#include "runtime/life/raw_calls.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {
@@ -184,6 +185,11 @@ bool owns_descriptor(int fd) {
 void record_why(int fd, unsigned reason, const char* detail) {
   if (is_reporting()) fprintf(stderr, "stub: why fd=%d %u %s\n", fd, reason, detail);
 }
+
+bool may_catch_raw_calls() {
+  return false;
+}
+void report_uncaught_calls(const char*) {}
 
 namespace crash {
 bool concerns(int signal) {

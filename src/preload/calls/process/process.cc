@@ -28,6 +28,7 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/pumped.h"
+#include "preload/raw/catch.h"
 #include "preload/requests.h"
 #include "preload/straight.h"
 #include "preload/streams.h"
@@ -187,6 +188,7 @@ bool is_more_privileged_than_caller() {
   if (is_more_privileged_than_caller()) return;
   runtime::at_load(environment);
   begin_deciding();
+  catch_raw_calls();
   take_up_numbers();
   pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);
 }
