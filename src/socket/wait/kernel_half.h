@@ -45,8 +45,8 @@ struct KernelHalf {
   return file.dual;
 }
 
-/// kIn, kError and the ends (POLLRDHUP, POLLHUP) as they are on the kernel's side. A guess is verified by a system call. An
-/// end that another process has made is seen then. Lock held.
+/// kIn, kError and the ends (POLLRDHUP, POLLHUP) as they are on the kernel's side. A guess is verified by a system
+/// call. An end that another process has made is seen then. Lock held.
 [[nodiscard]] std::uint32_t kernel_half_bits(const File& file);
 /// Something may have been taken there: from now on `in` is a guess. Lock held.
 void doubt_kernel_half(KernelHalf& half);

@@ -11,8 +11,8 @@ namespace bypass::preload {
 
 /// Whether the process has something on a port that a child's program may go on with.
 [[nodiscard]] bool has_sockets_for_children();
-/// fork(), but it returns in the parent only when the child has executed a program, or has ended. No signal handler runs
-/// in the parent meanwhile. Unlike vfork(2), it runs the handlers of pthread_atfork(3).
+/// fork(), but it returns in the parent only when the child has executed a program, or has ended. No signal handler
+/// runs in the parent meanwhile. Unlike vfork(2), it runs the handlers of pthread_atfork(3).
 [[nodiscard]] pid_t fork_and_wait_for_exec();
 
 }  // namespace bypass::preload
