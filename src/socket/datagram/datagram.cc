@@ -14,6 +14,7 @@
 #include "socket/family/kin.h"
 #include "socket/options/options.h"
 #include "socket/policy.h"
+#include "socket/wait/socket_wait.h"
 #include "socket/wait/wait.h"
 
 namespace bypass::socket {
@@ -41,6 +42,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   const auto inode = static_cast<std::uint32_t>(os::inode_of(fd));  // of sockets they have 32 bits
   Guard guard(shard());
   if (socket.binding != nullptr) return 0;
+  look_before_asking(guard);  // what came before this port was open is not for it
   const auto made = open_beside_dead(guard, [&] { return open_datagram_half(socket, local); });
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
@@ -123,6 +125,7 @@ long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
   if (const Error error = error_of_connecting(socket, remote); error != Error::kNone) return failure(error);
   if (socket.details->peer_is_kernel) disconnect_kernel_half(socket, fd);
   Guard guard(shard());
+  look_before_asking(guard);  // an error that came before concerns no peer of the socket's
   if (socket.binding == nullptr) return failure(Error::kNotConnected);  // another thread has disconnected it meanwhile
   udp_engine().connect(*socket.binding, remote);
   socket.details->peer = remote;

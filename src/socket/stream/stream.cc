@@ -97,6 +97,7 @@ long shutdown_in_kernel(Socket&, int fd, int how) {
 
 long shutdown_on_wire(Socket& socket, int, int how) {
   Guard guard(shard());
+  look_before_asking(guard);
   if (connection_of(socket) == nullptr) return socket.path == Path::kPumped ? kMoved : failure(Error::kNotConnected);
   Context& ctx = guard.context();
   const bool over = stream::is_over(*socket.tcb);

@@ -152,6 +152,7 @@ std::string Caller::perform(const Step& step, unsigned index) {
   if (step.op <= Op::kAccept) return perform_setup(step);
   if (step.op <= Op::kRead) return perform_transfer(step, index);
   if (step.op <= Op::kSelect) return perform_control(step);
+  if (step.op == Op::kPass) return pass(step);
   return perform_epoll(step);
 }
 
@@ -329,6 +330,36 @@ std::string Caller::set_option(const Step& step) {
   const int result = setsockopt(slot(step), option.level, option.name, value.data(), bytes);
   return std::string(option.label) + "=" + std::to_string(value[0]) + "/" + std::to_string(bytes) + " " +
          describe(result);
+}
+
+std::string Caller::pass(const Step& step) {
+  const bool sends = (step.actor == Actor::kChild) == is_child;
+  char byte = 'p';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (sends) {
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &slot(step), sizeof(int));
+    return describe(sendmsg(pass_end, &message, MSG_DONTWAIT));
+  }
+  const long got = recvmsg(pass_end, &message, MSG_DONTWAIT | (step.choice % 2 != 0 ? MSG_CMSG_CLOEXEC : 0));
+  std::string text = describe(got);
+  const cmsghdr* const head = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (head == nullptr || head->cmsg_type != SCM_RIGHTS) return text;
+  int fd = -1;
+  memcpy(&fd, CMSG_DATA(head), sizeof(fd));
+  text += " flags " + hex(static_cast<unsigned>(message.msg_flags & ~MSG_CMSG_CLOEXEC));
+  errno = 0;
+  take(other(step), fd);
+  return text;
 }
 
 std::string Caller::perform_epoll(const Step& step) {

@@ -36,6 +36,9 @@ class Caller {
   /// Whether the numbers of new descriptors are compared. For some milliseconds after a fork the library's thread in
   /// the child takes a number now and then.
   bool shows_numbers = true;
+  /// Of the server's process and its child: which one it is, and its end of a Unix pair over which descriptors pass.
+  bool is_child = false;
+  int pass_end = -1;
 
  private:
   struct Name;
@@ -54,6 +57,7 @@ class Caller {
   std::string receive(const Step& step);
   std::string get_option(const Step& step);
   std::string set_option(const Step& step);
+  std::string pass(const Step& step);
   std::string take(int& where, int fd);
 
   Addresses addresses_;

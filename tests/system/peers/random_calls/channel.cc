@@ -52,7 +52,7 @@ void execute(const Served& served, const Caller& caller, std::uint64_t seed) {
                                    served.address_words[1],
                                    std::to_string(served.length),
                                    std::to_string(seed)};
-  std::string slots;
+  std::string slots = std::to_string(caller.pass_end) + ",";
   for (const int fd : caller.slots) slots += std::to_string(fd) + ",";
   std::array<char*, 10> arguments{};
   for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ const char* const kNames[] = {
     "socket",       "bind",      "listen",      "connect",     "accept",     "send",       "recv",  "sendto",
     "recvfrom",     "sendmsg",   "recvmsg",     "writev",      "read",       "shutdown",   "close", "dup",
     "dup2",         "fcntl",     "getsockname", "getpeername", "getsockopt", "setsockopt", "ioctl", "select",
-    "epoll_create", "epoll_ctl", "epoll_wait",  "fork",        "end",        "kill",       "exec"};
+    "epoll_create", "epoll_ctl", "epoll_wait",  "fork",        "end",        "kill",       "exec",  "pass"};
 const char* const kActorNames[] = {"server", "thread", "client", "child"};
 
 std::string label_of(const Step& step, unsigned index) {
@@ -100,6 +101,7 @@ void Director::finish() {
 }
 
 std::string Director::make(const Step& step, unsigned index) {
+  if (step.op == Op::kPass) return pass(step, index);
   switch (step.actor) {
     case Actor::kClient:
       return client_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the client has ended");
@@ -116,6 +118,13 @@ std::string Director::make(const Step& step, unsigned index) {
   return caller_.perform(step, index);
 }
 
+std::string Director::pass(const Step& step, unsigned index) {
+  if (child_pid_ == 0) return "no child";
+  const bool from_child = step.actor == Actor::kChild;
+  const std::string sent = from_child ? in_child(step, index) : caller_.perform(step, index);
+  return sent + ", " + (from_child ? caller_.perform(step, index) : in_child(step, index));
+}
+
 std::string Director::in_child(const Step& step, unsigned index) {
   (void)step;
   return child_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the child has ended");
@@ -123,9 +132,10 @@ std::string Director::in_child(const Step& step, unsigned index) {
 
 std::string Director::fork_child() {
   if (child_pid_ != 0) return "a child already";
-  int down[2], up[2];
-  if (pipe2(down, 0) != 0 || pipe2(up, 0) != 0) return "no pipe";
+  int down[2], up[2], passes[2];
+  if (pipe2(down, 0) != 0 || pipe2(up, 0) != 0 || socketpair(AF_UNIX, SOCK_DGRAM, 0, passes) != 0) return "no pipe";
   const int ends[4] = {high(down[0]), high(down[1]), high(up[0]), high(up[1])};
+  const int pass_ends[2] = {high(passes[0]), high(passes[1])};
   fflush(stdout);
   child_pid_ = fork();
   if (child_pid_ == 0) {
@@ -135,11 +145,16 @@ std::string Director::fork_child() {
     Served served = served_;
     served.in = ends[0];
     served.out = ends[3];
+    close(pass_ends[0]);
+    caller_.pass_end = pass_ends[1];
     caller_.shows_numbers = false;
+    caller_.is_child = true;
     serve(served, caller_, seed_, false);
   }
   close(ends[0]);
   close(ends[3]);
+  close(pass_ends[1]);
+  caller_.pass_end = pass_ends[0];
   child_ends_[1] = ends[1];
   child_ends_[2] = ends[2];
   child_ = Channel(ends[2], ends[1]);
@@ -150,6 +165,7 @@ std::string Director::end_child(bool by_signal) {
   if (by_signal) kill(child_pid_, SIGKILL);
   close(child_ends_[1]);
   close(child_ends_[2]);
+  close(caller_.pass_end);
   int status = 0;
   waitpid(child_pid_, &status, 0);
   child_pid_ = 0;

@@ -23,6 +23,7 @@ class Director {
 
  private:
   std::string make(const Step& step, unsigned index);
+  std::string pass(const Step& step, unsigned index);
   std::string in_child(const Step& step, unsigned index);
   std::string fork_child();
   std::string end_child(bool by_signal);

@@ -70,12 +70,15 @@ int main(int count, char** words) {
     const std::uint64_t seed = strtoull(words[7], nullptr, 10);
     caller.begin(seed);
     caller.shows_numbers = false;
-    const char* at = words[8];
-    for (int& fd : caller.slots) {
-      char* next = nullptr;
-      fd = static_cast<int>(strtol(at, &next, 10));
-      at = next + 1;
-    }
+    caller.is_child = true;
+    char* at = words[8];
+    const auto next_number = [&at] {
+      const long found = strtol(at, &at, 10);
+      at += *at == ',' ? 1 : 0;
+      return static_cast<int>(found);
+    };
+    caller.pass_end = next_number();
+    for (int& fd : caller.slots) fd = next_number();
     serve(served, caller, seed, true);
   }
   if ((role != "write" && role != "compare") || count < 9) return 2;

@@ -125,9 +125,19 @@ class Maker {
       return;
     }
     if (one_in(8)) return add(Actor::kChild, Op::kExecute, 0);
+    if (one_in(2)) return pass();
     if (one_in(2)) return;
     add(Actor::kServer, one_in(2) ? Op::kKillChild : Op::kEndChild, 0);
     has_child_ = false;
+  }
+
+  void pass() {
+    const Actor from = one_in(2) ? Actor::kServer : Actor::kChild;
+    Table& sender = table(from);
+    Table& receiver = from == Actor::kServer ? child_ : server_;
+    const unsigned slot = used_slot(sender), other = free_slot(receiver);
+    add(from, Op::kPass, slot, other, 0, below(2));
+    receiver[other] = sender[slot];
   }
 
   void add_epoll(Actor actor, Table& slots) {

@@ -45,6 +45,7 @@ enum class Op : std::uint8_t {
   kEndChild,
   kKillChild,
   kExecute,
+  kPass,  // between the server's process and its child (SCM_RIGHTS)
 };
 
 inline constexpr unsigned kSlots = 8;  // descriptors that a process names in its steps
