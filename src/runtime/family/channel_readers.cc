@@ -140,7 +140,7 @@ bool exec_leaves_channel(Family& family) {
     if (flags < 0 || (flags & FD_CLOEXEC) != 0 || channel_option<int>(fd, SO_DOMAIN) != AF_UNIX) return true;
     const auto maker = channel_option<ucred>(fd, SO_PEERCRED);
     if (!maker.has_value() || !family.takes_passed(static_cast<std::uint32_t>(maker->pid))) return true;
-    return !is_read_by(family, fd);
+    return channel_option<int>(fd, SO_ACCEPTCONN) != 1 && !is_read_by(family, fd);
   });
 }
 

@@ -12,8 +12,8 @@ namespace bypass::runtime {
 /// A yes is kept for as long as no process of the family forks or executes a program. Otherwise this looks at each
 /// descriptor of each process. It allocates nothing.
 [[nodiscard]] bool is_read_by(socket::Family& family, int channel);
-/// Before an exec: whether it leaves a connected Unix socket open whose other end only the family has, and that a
-/// process of the family has made.
+/// Before an exec: whether it leaves a Unix socket open that a process of the family has made, and whose other end only
+/// the family has, or that listens.
 [[nodiscard]] bool exec_leaves_channel(socket::Family& family);
 
 }  // namespace bypass::runtime
