@@ -2,14 +2,20 @@
 the kernel gives. The family's keeper (docs/fork.md) ends the connections. Nothing of it stays."""
 import json
 import os
+import random
 import signal
 import subprocess
+import time
 
-from harness import Side, alive, check, compare, free_port, run_named
+from harness import LONG, alive, check, compare, free_port, run_named
 from sides import leaves_nobody_to_ask, on
 
 CASES = {}
 KEEPER = "bypass-keeper"
+ASK = """if True:
+    import socket, sys
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
+    print(s.makefile().read())"""
 
 
 def keepers(side):
@@ -98,6 +104,95 @@ def all_states(side):
 @case("vhost", "veth")
 def whole_group_killed(side):
     return killed(side, "server", "written", processes=3), killed(side, "client", "unread", processes=2)
+
+
+@case("vhost", "virtio", "veth")
+def killed_at_any_moment(side):
+    """The witness reads what was written before, and then an end. It never waits in vain."""
+    seed = int(os.environ.get("BYPASS_TEST_SEED", random.randrange(1 << 30)))
+    print(f"BYPASS_TEST_SEED={seed}")
+    draw = random.Random(seed)
+    for _ in range(100 if LONG else 3):
+        ends = Ends(side, draw.choice(("server", "client")), "stream")
+        time.sleep(draw.random() * 0.1)  # no synchronisation: any moment will do
+        ends.kill()
+        (found,) = ends.found()
+        check(found[2] in ("end", "ConnectionResetError"), f"the witness has found {found}")
+        nothing_stays(side)
+
+
+class Server:
+    def __init__(self, side, **extra):
+        self.side, self.port, self.extra = side, free_port(), {"BYPASS_KEEPER": "auto", **extra}
+        self.start()
+
+    def start(self):
+        self.child = self.side.start_python("server", "beside_keeper.py", self.side.address, self.port, stdin=subprocess.PIPE,
+                                            until="listening", **self.extra)
+
+    def say(self, word):
+        self.child.stdin.write(f"{word}\n".encode())
+        self.child.stdin.flush()
+
+    def ask(self):
+        return json.loads(self.side.run("client", "/usr/bin/python3", "-c", ASK, self.side.address, self.port))
+
+    def end(self):
+        self.say("end")
+        return self.side.end(self.child)
+
+
+@case("vhost", "veth")
+def program_sees_nothing_of_it(side):
+    server = Server(side)
+    result = server.ask()
+    ours = keepers(side)
+    check(len(ours) == (1 if side.is_ours("server") else 0), f"keepers: {ours}")
+    for pid in ours:
+        check(os.getsid(pid) == pid, "the keeper has no session of its own")
+        names = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        check(names <= {"/dev/null", "anon_inode:[pidfd]"}, f"the keeper has {names}")
+    status = server.end()
+    nothing_stays(side)
+    return result, status
+
+
+@case("vhost", "virtio", "veth")
+def server_is_started_again_at_once(side):
+    server = Server(side)
+    result = [server.ask()]
+    for _ in range(2):
+        os.killpg(server.child.pid, signal.SIGKILL)
+        server.child.wait(20)
+        server.start()
+        result.append(server.ask())
+    server.end()
+    nothing_stays(side)
+    return result
+
+
+@case("veth")
+def ends_before_rights_are_given_up(side):
+    server = Server(side)
+    result = [server.ask()]
+    server.say("drop")
+    side.wait_for(server.child, "dropped")
+    check(not keepers(side), "a keeper has kept the rights that the program gave up")
+    result.append(server.ask())
+    server.end()
+    return result
+
+
+@case("veth")
+def keeper_is_killed(side):
+    """Only its service is lost."""
+    server = Server(side)
+    result = [server.ask()]
+    for pid in keepers(side):
+        os.kill(pid, signal.SIGKILL)
+    result += [server.ask(), server.end()]
+    nothing_stays(side)
+    return result
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ says "ready" when it is as far, waits for a line on standard input, and then pri
 killed_ends.py victim|witness serve|connect ADDRESS PORT STATE [PROCESSES]
 
 States: `written` (the victim has written more than the witness's window takes), `unread` (the witness's bytes are not read),
-`idle`, `pending` (the victim's listener never accepts) and `shut` (the witness has ended its direction)."""
+`idle`, `pending` (the victim's listener never accepts), `shut` (the witness has ended its direction) and `stream` (the victim
+writes without end, and the witness reads at once and checks what it reads)."""
 import hashlib
 import json
 import os
@@ -12,7 +13,6 @@ import select
 import signal
 import socket
 import sys
-import time
 
 WRITTEN = 200_000  # the victim's send buffer takes them, and the witness's window does not
 UNREAD = 100
@@ -20,6 +20,7 @@ UNREAD = 100
 part, way, address, port, state = sys.argv[1:6]
 processes = int(sys.argv[6]) if len(sys.argv) > 6 else 1
 SMALL = 8192
+PATTERN = bytes(range(251)) * 251
 
 
 def listen():
@@ -73,6 +74,8 @@ def victim():
                 break
         prepare(connections[0])
     print(f"ready {os.getpid()}", flush=True)
+    while state == "stream":
+        connections[0].sendall(PATTERN)
     signal.pause()
 
 
@@ -86,7 +89,8 @@ def witness():
         if state == "shut":
             s.shutdown(socket.SHUT_WR)
     print("ready", flush=True)
-    sys.stdin.readline()
+    if state != "stream":
+        sys.stdin.readline()
     print(json.dumps([found(s) for s in ends]), flush=True)
 
 
@@ -94,9 +98,11 @@ def found(s):
     got, digest = 0, hashlib.sha256()
     try:
         while data := s.recv(65536):
+            begin = got % len(PATTERN)
+            if state == "stream" and data != (PATTERN * 3)[begin:begin + len(data)]:
+                return "wrong bytes"
             got += len(data)
             digest.update(data)
-            time.sleep(0)
         end = "end"
     except OSError as error:
         end = type(error).__name__
