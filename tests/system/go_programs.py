@@ -4,9 +4,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 
-from harness import Side, Skip, check, free_port, run_named
+from harness import Skip, check, free_port, run_named
 from sides import leaves_nobody_to_ask, on, vhost
 
 SCENARIOS = {}
@@ -58,15 +57,26 @@ http://{address}:{port} {{
 """
 
 
-def start_caddy(side, **extra):
-    port = free_port()
+def write(side, name, text):
+    with open(side.path(name), "w") as file:
+        file.write(text)
+    return side.path(name)
+
+
+def home(side):
+    return {name: side.dir for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+
+
+def write_caddyfile(side, port):
     os.makedirs(side.path("www"), exist_ok=True)
-    with open(side.path("www/page"), "w") as file:
-        file.write("a line of the page\n" * 500)
-    with open(side.path("Caddyfile"), "w") as file:
-        file.write(CADDY.format(address=side.address, port=port, dir=side.dir))
-    server = side.start("server", needs("caddy"), "run", "--adapter", "caddyfile", "--config", side.path("Caddyfile"), HOME=side.dir,
-                        XDG_DATA_HOME=side.dir, XDG_CONFIG_HOME=side.dir, **extra)
+    write(side, "www/page", "a line of the page\n" * 500)
+    return write(side, "Caddyfile", CADDY.format(address=side.address, port=port, dir=side.dir))
+
+
+def start_caddy(side):
+    port = free_port()
+    file = write_caddyfile(side, port)
+    server = side.start("server", needs("caddy"), "run", "--adapter", "caddyfile", "--config", file, **home(side))
     side.wait_port(port)
     return server, port
 
@@ -77,6 +87,60 @@ def both_ends_of_go(side):
     server, port = start_caddy(side)
     page = f"http://{side.address}:{port}/page"
     return count_answers(side, page, "-n", 3000, "-c", 50), count_answers(side, page, "-n", 200, "-c", 20, "-disable-keepalive")
+
+
+@scenario("vhost", "local")
+def many_connections(side):
+    """A thousand connections at once."""
+    server, port = start_caddy(side)
+    return count_answers(side, f"http://{side.address}:{port}/page", "-n", 2000, "-c", 1000, "-t", 60)
+
+
+@scenario("vhost", "local")
+def interrupted_by_a_profile(side):
+    """SIGPROF comes as fast as Go's profiler sends it, while the connections are served. The profile comes over a
+    connection, too."""
+    profile = free_port()
+    server, port = start_nats(side, "--profile", profile)
+    fetched = side.start("client", "curl", "-sS", "-o", "got", "-w", "%{http_code}\n", f"http://{side.address}:{profile}/debug/pprof/profile?seconds=1")
+    results = [side.python("client", "nats.py", side.address, port, 20, 20) for _ in range(2)]
+    check(side.end(fetched, 60) == 0, side.output(fetched))
+    with open(side.path("got"), "rb") as got:
+        return results, side.output(fetched), got.read(2) == b"\x1f\x8b"
+
+
+@scenario("vhost", "local")
+@leaves_nobody_to_ask
+def tells_where_it_is(side):
+    """SIGQUIT ends it, and Go tells what each goroutine does."""
+    server, port = start_nats(side)
+    side.python("client", "nats.py", side.address, port, 2, 2)
+    server.send_signal(signal.SIGQUIT)
+    code, text = side.end(server), side.output(server)
+    return code, "SIGQUIT: quit" in text, "[IO wait]" in text, "main.main()" in text
+
+
+@scenario("vhost", "local")
+def told_to_reload(side):
+    """SIGHUP has it read its settings again, and what it serves goes on."""
+    settings = write(side, "nats.conf", "debug: false\n")
+    server, port = start_nats(side, "-c", settings)
+    results = [side.python("client", "nats.py", side.address, port, 5, 5)]
+    write(side, "nats.conf", "debug: true\n")
+    server.send_signal(signal.SIGHUP)
+    side.wait_for(server, "Reloaded server configuration")
+    return results + [side.python("client", "nats.py", side.address, port, 5, 5)]
+
+
+@scenario("vhost", "local", "veth")
+def starts_itself(side):
+    """`caddy start` starts `caddy run`, waits until that says by a connection that it serves, and ends."""
+    port = free_port()
+    write_caddyfile(side, port)
+    starter = side.start("server", needs("caddy"), "start", "--adapter", "caddyfile", "--config", side.path("Caddyfile"), **home(side))
+    code = side.end(starter)
+    side.wait_port(port)
+    return code, "Successfully started" in side.output(starter), side.run("client", "curl", "-sS", f"http://{side.address}:{port}/page")
 
 
 @case

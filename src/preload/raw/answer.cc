@@ -24,23 +24,29 @@ bool is_of_handler(const RawCall& call) {
   return thread.handlers != 0 && call.stack >= thread.handlers_low && call.stack < thread.handlers_high;
 }
 
-/// The child then runs in this memory, while the calling thread waits.
-bool makes_vfork_child(const RawCall& call) {
-  if (call.number == SYS_vfork) return true;
-  constexpr unsigned long kVfork = CLONE_VM | CLONE_VFORK;
-  unsigned long flags = 0;
-  if (call.number == SYS_clone) flags = call.arguments.at<unsigned long>(0);
-  if (call.number == SYS_clone3) flags = call.arguments.at<const clone_args*>(0)->flags;
-  return (flags & (kVfork | CLONE_THREAD)) == kVfork;
+/// A new process. Go makes one only to execute a program, in its parent's memory (CLONE_VFORK) or in a copy. In the
+/// copy other threads' locks, malloc's among them, may be held for ever. So it is treated as a vfork child, too.
+bool makes_child(const RawCall& call) {
+  switch (call.number) {
+    case SYS_vfork:
+    case SYS_fork:
+      return true;
+    case SYS_clone:
+      return (call.arguments.at<unsigned long>(0) & CLONE_THREAD) == 0;
+    case SYS_clone3:
+      return call.arguments.at<const clone_args*>(0) != nullptr &&
+             (call.arguments.at<const clone_args*>(0)->flags & CLONE_THREAD) == 0;
+    default:
+      return false;
+  }
 }
 
 Answer in_kernels_form(long result) {
   return {result == -1 ? -errno : result, kMade};
 }
 
-/// The child of such a call. It leaves the tables alone, and what does not return must not be made on a stack that its
-/// parent uses, too.
-Answer answer_vfork_child(const RawCall& call) {
+/// The child leaves the tables alone. What does not return must not be made on a stack that its parent uses, too.
+Answer answer_child(const RawCall& call) {
   const RawArguments& a = call.arguments;
   switch (call.number) {
     case SYS_dup2:
@@ -75,8 +81,8 @@ bool begins_something(const RawCall& call) {
 
 Answer answer(const RawCall& call) {
   if (is_of_handler(call)) return kMakeIt;
-  if (goes_straight()) return thread_path.depth == 0 ? answer_vfork_child(call) : kMakeIt;
-  if (makes_vfork_child(call)) {
+  if (goes_straight()) return thread_path.depth == 0 ? answer_child(call) : kMakeIt;
+  if (makes_child(call)) {
     note_vfork();
     return kMakeIt;
   }
