@@ -1,10 +1,15 @@
 #include "runtime/family/own_process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
 
 #include "os/os.h"
 #include "runtime/host.h"
@@ -30,6 +35,23 @@ void reap(pid_t child) {
 
 void name_process(const char* name) {
   os::call(SYS_prctl, PR_SET_NAME, os::address(name));
+}
+
+void name_command_line(const char* name) {
+  constexpr int kArgumentsBegin = 48 - 3;  // proc_pid_stat(5), counted from the state, which follows the name
+  std::array<char, 1024> text{};
+  const auto fd = static_cast<int>(os::open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return;
+  (void)os::read(fd, text.data(), text.size() - 1);
+  os::close(fd);
+  char* at = std::strrchr(text.data(), ')');
+  for (int field = 0; at != nullptr && field <= kArgumentsBegin; field++) at = std::strchr(at + 1, ' ');
+  if (at == nullptr) return;
+  auto* const begin = reinterpret_cast<char*>(std::strtoul(at, &at, 10));
+  auto* const end = reinterpret_cast<char*>(std::strtoul(at, &at, 10));
+  if (begin == nullptr || end <= begin) return;
+  std::memset(begin, 0, static_cast<std::size_t>(end - begin));
+  std::strncpy(begin, name, static_cast<std::size_t>(end - begin - 1));
 }
 
 void leave_group() {

@@ -18,6 +18,9 @@ void reap(pid_t child);
 
 /// Sets the name that ps(1) shows.
 void name_process(const char* name);
+/// Sets the command line that ps(1) and pgrep(1) show, in place of the program's. Its own copy of that is overwritten.
+/// The name is cut where the program's command line was shorter. Nothing, without /proc.
+void name_command_line(const char* name);
 /// What is done to the program's group or session, or to its terminal, is not done to the process (setsid(2)).
 void leave_group();
 /// Makes sure that only SIGKILL ends the process, and that it can wait for children.

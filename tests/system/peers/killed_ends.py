@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 
 WRITTEN = 200_000  # the victim's send buffer takes them, and the witness's window does not
 UNREAD = 100
@@ -60,7 +61,14 @@ def random_bytes():
     return b"".join(hashlib.sha256(str(i).encode()).digest() for i in range(WRITTEN // 32))
 
 
+def use_memory():
+    while True:
+        bytes(200_000)
+
+
 def victim():
+    for _ in range(int(os.environ.get("VICTIM_THREADS", 0))):
+        threading.Thread(target=use_memory, daemon=True).start()
     # the connections are made first, and then those who have them: each process has one of its own
     listener = listen() if way == "serve" else None
     if state == "pending":

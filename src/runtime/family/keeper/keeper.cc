@@ -2,15 +2,20 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <link.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 
 #include "os/log/log.h"
 #include "os/os.h"
@@ -19,7 +24,8 @@
 #include "os/own/own_work.h"
 #include "runtime/family/keeper/notice.h"
 #include "runtime/family/own_process.h"
-#include "runtime/family/rights/spare.h"
+#include "runtime/family/pump/family_process.h"
+#include "runtime/host.h"
 #include "runtime/life/before_start.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
@@ -33,6 +39,7 @@ namespace bypass::runtime {
 namespace {
 
 constexpr const char* kKeeperName = "bypass-keeper";
+constexpr char kGoesOn = 'g';
 
 void sleep_for(timespec time) {
   os::call(SYS_nanosleep, os::address(&time), 0);
@@ -120,6 +127,7 @@ void end_connections(Process& p) {
 /// Lets go of what a forked child lets go of. What the program has open would not end with the program otherwise.
 void let_go_of_program(Process& p) {
   name_process(kKeeperName);
+  name_command_line(kKeeperName);
   leave_group();
   ignore_signals();
   stay_inside();
@@ -137,9 +145,38 @@ void let_go_of_program(Process& p) {
   os::call(SYS_chdir, os::address("/"));
 }
 
-[[noreturn]] void be_keeper(Process& p) {
+/// A keeper that hangs, whatever the reason, ends by SIGALRM. Nothing stays of it.
+void limit_time(const Config& config) {
+  using Action = int (*)(int, const struct sigaction*, struct sigaction*);
+  constexpr auto kBeside = std::chrono::seconds(60);  // for the opening of ports, on a machine that is overloaded
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  reinterpret_cast<Action>(backend_host().libc("sigaction"))(SIGALRM, &plain, nullptr);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  const auto time = std::chrono::duration_cast<std::chrono::seconds>(config.exit_linger) + kBeside;
+  const itimerval limit{{0, 0}, {static_cast<time_t>(time.count()), 0}};
+  os::call(SYS_setitimer, ITIMER_REAL, os::address(&limit), 0);
+}
+
+/// Takes locks that another thread of the program may have held at the fork: then this never returns, and the program
+/// makes another keeper.
+void try_libc() {
+  constexpr std::size_t kPastCaches = 100'000;  // malloc has the lock of its arena
+  void* const block = std::malloc(kPastCaches);
+  __asm__ volatile("" : : "r"(block) : "memory");  // otherwise both calls may be left out
+  std::free(block);
+  dl_iterate_phdr([](dl_phdr_info*, std::size_t, void*) { return 1; }, nullptr);
+}
+
+[[noreturn]] void be_keeper(Process& p, int tells) {
+  try_libc();
+  os::call(SYS_write, tells, os::address(&kGoesOn), 1);
   let_go_of_program(p);
   await_last(p.shard.family());
+  limit_time(p.config);
   end_connections(p);
   for (;;) os::call(SYS_exit_group, 0);
 }
@@ -153,13 +190,28 @@ bool adopts_orphans() {
   return adopts != 0 || os::getpid() == 1;
 }
 
+/// Pages that the program has to itself. Each page that it writes to beside a keeper has a copy there.
+std::size_t own_memory() {
+  constexpr std::size_t kPage = 4096;
+  std::array<char, 128> text{};
+  const auto fd = static_cast<int>(os::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return 0;
+  (void)os::read(fd, text.data(), text.size() - 1);
+  os::close(fd);
+  char* at = text.data();
+  (void)std::strtoul(at, &at, 10);
+  const std::size_t resident = std::strtoul(at, &at, 10), shared = std::strtoul(at, &at, 10);
+  return (resident - std::min(shared, resident)) * kPage;
+}
+
 /// Null: a keeper can be made.
 const char* why_no_keeper(Process& p) {
+  constexpr std::size_t kMuch = std::size_t{64} << 20;
   if (socket::is_in_handler()) return "a signal handler opens the first socket on a port";
   if (p.shard.wires().keeper.pid.load() != 0 || PortSet::lent(p.shard)) return "a driver serves the ports";
   if (os::call(SYS_prctl, PR_GET_SECCOMP) != SECCOMP_MODE_DISABLED) return "a filter of system calls (seccomp)";
   if (adopts_orphans()) return "the process adopts orphans, and would find the keeper among its children";
-  if (!has_one_thread()) return "the process has several threads";
+  if (p.config.keeper == Keeper::kAuto && own_memory() > kMuch) return "the process has more than 64 MiB of memory";
   return nullptr;
 }
 
@@ -169,19 +221,42 @@ bool make_objects(Process& p) {
   return socket::prepare_objects(p.shard);
 }
 
+/// Whether the keeper has come past what may keep it for ever.
+bool goes_on(int hears) {
+  constexpr timespec kPatience{0, 200'000'000};
+  pollfd item{hears, POLLIN, 0};
+  char word = 0;
+  return os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) == 1 &&
+         os::read(hears, &word, 1) == 1;
+}
+
 /// The one in between ends at once, so that init, or a subreaper, adopts the keeper.
-void fork_keeper(Process& p) {
+bool fork_keeper(Process& p) {
+  UnixPair pair(SOCK_STREAM);
+  if (!pair) return false;
   p.ports.hold_for_fork(p.shard);
   const pid_t between = fork_unheard();
   if (between == 0) {
     const pid_t keeper = fork_plainly();
-    if (keeper == 0) be_keeper(p);
+    if (keeper == 0) be_keeper(p, pair[1]);
     const auto pid = static_cast<std::uint32_t>(keeper);
     if (keeper > 0) p.shard.wires().family_keeper.set(pid, os::start_time_of(pid));
     os::call(SYS_exit_group, 0);
   }
   p.ports.let_go_after_fork();
   if (between > 0) reap(between);
+  pair.close(1);
+  return between > 0 && goes_on(pair[0]);
+}
+
+/// With several threads, one of them may be inside malloc at the moment of the fork. The next moment is another one.
+bool make_keeper(Process& p) {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; i++) {
+    if (fork_keeper(p)) return true;
+    if (!end_keeper(p)) return false;
+  }
+  return false;
 }
 
 }  // namespace
@@ -194,13 +269,8 @@ void begin_keeper(Process& p) {
   const Inside inside;
   const Undisturbed undisturbed;
   const char* problem = why_no_keeper(p);
-  if (problem == nullptr && make_objects(p) && !wires.has_family_keeper.exchange(true)) {
-    const bool progressed = p.progress.runs();
-    p.progress.vanish();
-    if (has_one_thread()) fork_keeper(p);
-    if (progressed) resume_threads();
-    if (wires.family_keeper.pid.load() == 0) problem = "no process can be made";
-  }
+  if (problem == nullptr && make_objects(p) && !wires.has_family_keeper.exchange(true) && !make_keeper(p))
+    problem = "no process can be made";
   if (problem != nullptr) BYPASS_LOG_INFO("no keeper for connections of killed processes: %s", problem);
 }
 

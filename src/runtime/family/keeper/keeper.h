@@ -18,8 +18,8 @@ namespace bypass::runtime {
 struct Process;
 
 /// Makes the family's keeper, if the settings want one and there was none yet. To be called before the ports are opened
-/// here, outside the lock. Does nothing in a process of several threads (BYPASS_KEEPER=auto, on), a handler, a process
-/// under a filter of system calls, and one that adopts orphans: it would find the keeper among its children.
+/// here, outside the lock. Makes none in a handler, under a filter of system calls, with BYPASS_KEEPER=auto in a large
+/// process, and in one that adopts orphans: it would find the keeper among its children.
 void begin_keeper(Process& process);
 
 /// There is nothing left for the keeper to end: the last process of the family leaves the arena, or is about to have
