@@ -77,12 +77,16 @@ class Outgoing {
   }
   ~Outgoing() {
     const KeepErrno keep;
-    for (const int ticket : tickets_) runtime::close_ticket(ticket);
+    for (const int ticket : tickets_) runtime::close_ticket(ticket, sent_);
   }
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
 
-  [[nodiscard]] const msghdr& header() const { return header_; }
+  [[nodiscard]] ssize_t send(int channel, int flags) {
+    const ssize_t bytes = real.sendmsg(channel, &header_, flags);
+    sent_ = bytes >= 0;
+    return bytes;
+  }
 
  private:
   static bool may_make_tickets() {
@@ -107,6 +111,7 @@ class Outgoing {
   msghdr header_;
   std::vector<char> control_;
   std::vector<int> tickets_;
+  bool sent_ = false;
 };
 
 }  // namespace
@@ -114,8 +119,8 @@ class Outgoing {
 ssize_t send_passing(int fd, const msghdr* message, int flags) {
   if (!passes_ours(message)) [[likely]]
     return real.sendmsg(fd, message, flags);
-  const Outgoing outgoing(fd, *message);
-  return real.sendmsg(fd, &outgoing.header(), flags);
+  Outgoing outgoing(fd, *message);
+  return outgoing.send(fd, flags);
 }
 
 // sendmmsg(2) makes the calls of sendmsg(2) one after the other, and tells of a failure only where it is the first.

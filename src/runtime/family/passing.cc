@@ -88,18 +88,19 @@ int make_ticket(socket::File& file, int fd) {
   const int ticket = make_socket_around(fd);
   const auto id = ticket < 0 ? std::nullopt : os::unix_socket_id(ticket);
   if (id.has_value() && socket::make_ticket(file, *id)) {
-    (void)p.progress.start_or_wake();  // it is to see where the message is thrown away
+    p.progress.watch_tickets();
     return ticket;
   }
   close_opened(ticket);
   return -1;
 }
 
-void close_ticket(int ticket) {
+void close_ticket(int ticket, bool sent) {
   const Inside inside;
   const auto id = os::unix_socket_id(ticket);
   os::close(ticket);
-  if (id.has_value()) socket::settle_ticket(*id);
+  if (!id.has_value()) return;
+  sent ? socket::settle_if_taken(*id) : socket::settle_ticket(*id);
 }
 
 std::optional<Taken> take_by_ticket(int fd) {

@@ -26,8 +26,8 @@ namespace bypass::runtime {
 /// Makes a ticket for what `fd` names. Returns a descriptor, which the caller puts into the message. Negative: there is
 /// no memory, or no number, for it.
 [[nodiscard]] int make_ticket(socket::File& file, int fd);
-/// Closes that descriptor. The message has been sent, or it has not.
-void close_ticket(int ticket);
+/// Closes that descriptor, whether the message has been sent or not.
+void close_ticket(int ticket, bool sent);
 
 /// A descriptor that has come, and is a ticket.
 struct Taken {

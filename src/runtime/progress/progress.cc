@@ -25,6 +25,7 @@ bool Progress::start() {
   if (socket::is_in_handler()) return false;  // libc allocates to make a thread
   if (running_.exchange(true, std::memory_order_acq_rel)) return true;
   stopping_.store(false, std::memory_order_relaxed);
+  watches_tickets_.store(false);
   ended_.store(0, std::memory_order_relaxed);
   kin_changed_ = true;
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -46,6 +47,7 @@ void Progress::forget() {
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
   told_no_doorbell_.store(false, std::memory_order_relaxed);
+  watches_tickets_.store(false, std::memory_order_relaxed);
   called_ = is_others_ = was_lent_ = false;
   kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been changing either: their contents are not freed.

@@ -56,6 +56,10 @@ class Progress {
     wake();
     return true;
   }
+  /// Looks from time to time whether tickets have ended (socket/family/tickets.h), as long as there are some.
+  void watch_tickets() {
+    if (!watches_tickets_.load()) (void)start_or_wake();
+  }
   /// About the program's first thread. Any thread may call it.
   void expect(ProgramThreads::End end) {
     program_.expect(end);
@@ -123,18 +127,19 @@ class Progress {
   int wake_fd_ = -1;
   std::atomic<int> doorbell_fd_{-1};  // used in a family
   std::atomic<bool> told_no_doorbell_{false};
-  socket::WakeTarget target_;                // how others wake this thread
-  bool called_ = false;                      // by the doorbell: there is work to do at once
-  bool kernel_called_ = true;                // the kernel's network may have changed
-  std::atomic<bool> child_expected_{false};  // this process has forked
-  bool kin_changed_ = true;                  // a process has come, or a watched one has ended
-  Instant dark_since_ = kNever;              // since when no link has been up, while a dead process waits to be swept
-  Instant swept_{};                          // used by a family without wires
-  std::uint32_t tickets_seen_ = 0;           // how many there were at the last look
-  Duration ticket_pause_{};                  // between two looks at them
-  Instant tickets_due_{};                    // when the next one comes
-  bool was_lent_ = false;                    // at the last look, the ports were another family's
-  bool is_others_ = false;                   // another process must open the ports, and will call
+  socket::WakeTarget target_;                 // how others wake this thread
+  bool called_ = false;                       // by the doorbell: there is work to do at once
+  bool kernel_called_ = true;                 // the kernel's network may have changed
+  std::atomic<bool> child_expected_{false};   // this process has forked
+  bool kin_changed_ = true;                   // a process has come, or a watched one has ended
+  Instant dark_since_ = kNever;               // since when no link has been up, while a dead process waits to be swept
+  Instant swept_{};                           // used by a family without wires
+  std::atomic<bool> watches_tickets_{false};  // the thread's next look at tickets is due at some time
+  std::uint32_t tickets_seen_ = 0;            // how many there were at the last look
+  Duration ticket_pause_{};                   // between two looks at them
+  Instant tickets_due_{};                     // when the next one comes
+  bool was_lent_ = false;                     // at the last look, the ports were another family's
+  bool is_others_ = false;                    // another process must open the ports, and will call
   KinWatch kin_;
   ProgramThreads program_;
   std::vector<pollfd> nap_set_;

@@ -147,11 +147,13 @@ void Progress::hear_family() {
 // received at once. Returns the time until the next look.
 Duration Progress::mind_tickets() {
   constexpr Duration kFirst = std::chrono::milliseconds(20), kMost = std::chrono::milliseconds(640);
+  watches_tickets_.store(false);  // before the count is read: one that makes a ticket counts first, then reads this
   const std::uint32_t out = socket::tickets_out();
   if (out == 0 || shard_.family().own().takes_nothing) {
     tickets_seen_ = 0;
     return kNever - Instant{};
   }
+  watches_tickets_.store(true);
   const Instant now = shard_.clock().now();
   if (out > tickets_seen_ && (tickets_seen_ == 0 || ticket_pause_ > kFirst)) {
     ticket_pause_ = kFirst;

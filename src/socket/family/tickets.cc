@@ -14,15 +14,17 @@ namespace bypass::socket {
 namespace {
 
 void count_tickets() {
-  objects->tickets_out.store(static_cast<std::uint32_t>(objects->tickets.size()), std::memory_order_release);
+  objects->tickets_out.store(
+      static_cast<std::uint32_t>(objects->tickets.size()));  // in order with Progress::watches_tickets_
 }
 
 Ticket* find(const os::UnixSocketId& id) {
-  Ticket* found = nullptr;
-  objects->tickets.for_each([&](Ticket& ticket) {
-    if (ticket.id == id) found = &ticket;
+  const Ticket* found = nullptr;
+  (void)objects->tickets.any_of([&](const Ticket& ticket) {
+    found = ticket.id == id ? &ticket : nullptr;
+    return found != nullptr;
   });
-  return found;
+  return const_cast<Ticket*>(found);
 }
 
 /// As by the close() of a number.
@@ -85,6 +87,7 @@ File* take_by_ticket(const os::UnixSocketId& id) {
   Ticket* const ticket = find(id);
   if (ticket == nullptr || !ticket->file->alive || ticket->file->ending) return nullptr;
   if (!ticket->file->references.add(objects->memory, shard().family().slot())) return nullptr;
+  ticket->taken = true;
   return ticket->file;
 }
 
@@ -97,7 +100,7 @@ void adopt_taken(File& file, int fd) {
 }
 
 std::uint32_t tickets_out() {
-  return objects == nullptr ? 0 : objects->tickets_out.load(std::memory_order_acquire);
+  return objects == nullptr ? 0 : objects->tickets_out.load();
 }
 
 void settle_tickets() {
@@ -134,6 +137,15 @@ void settle_ticket(const os::UnixSocketId& id) {
     end_ticket(guard, *ticket);
   }
   if (steered) shard().await_steering();
+}
+
+void settle_if_taken(const os::UnixSocketId& id) {
+  {
+    const Guard guard(shard());
+    const Ticket* const ticket = find(id);
+    if (ticket == nullptr || !ticket->taken) return;
+  }
+  settle_ticket(id);
 }
 
 void forget_tickets(Guard& guard) {

@@ -28,6 +28,7 @@ struct Ticket {
 
   File* file;
   os::UnixSocketId id;
+  bool taken = false;  // a receiver has closed its descriptor, or is about to
 };
 
 /// The Unix socket, which this process has open, is a ticket for the object from here on. False: there is no memory, or
@@ -45,6 +46,8 @@ void adopt_taken(File& file, int fd);
 void settle_tickets();
 /// The same for one. Takes the lock.
 void settle_ticket(const os::UnixSocketId& id);
+/// The same where a receiver has been at it: the sender has closed its descriptor only now. Takes the lock.
+void settle_if_taken(const os::UnixSocketId& id);
 /// Ends all. Lock held.
 void forget_tickets(Guard& guard);
 /// After a death inside the lock: makes the references of tickets anew. Lock held.

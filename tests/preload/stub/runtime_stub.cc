@@ -112,7 +112,7 @@ bool exec_leaves_channel() {
 int make_ticket(socket::File&, int) {
   return -1;
 }
-void close_ticket(int) {}
+void close_ticket(int, bool) {}
 std::optional<Taken> take_by_ticket(int) {
   return std::nullopt;
 }
