@@ -1,6 +1,7 @@
 """A process passes sockets of the port to another process (SCM_RIGHTS), which goes on with them.
 passed.py NAME...   (no name: lists them)"""
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,8 +20,8 @@ def scenario(*wires):
 def passes(side, what, client, *words):
     """What the passing processes and their client have seen."""
     port = free_port()
-    server = side.start_python("server", "passes.py", what, side.address, port, until="ready")
-    told = side.run("client", "/usr/bin/python3", "-uc", client, side.address, port, *words).decode()
+    server = side.start_python("server", "passes.py", what, side.address, port, *words, until="ready")
+    told = side.run("client", "/usr/bin/python3", "-uc", client, side.address, port).decode()
     check(side.end(server) == 0, side.output(server))
     return told, side.output(server)
 
@@ -77,6 +78,27 @@ print(last.makefile().read())
 @scenario("vhost", "veth")
 def what_is_thrown_away_ends(side):
     return passes(side, "dropped", DROPPED)
+
+
+KILLED = """
+import socket, sys
+address = sys.argv[1], int(sys.argv[2])
+for turn in range(20):
+    connection = socket.create_connection(address, 30)
+    try: print(connection.recv(100), flush=True)
+    except ConnectionResetError: print(b"")
+last = socket.create_connection(address, 30)
+last.sendall(b"last\\n")
+print(last.makefile().read())
+"""
+
+
+@scenario("vhost", "veth")
+def one_is_killed_at_any_moment(side):
+    """The connection ends, wherever it was: with the sender, the receiver, or on its way."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    return passes(side, "killed", KILLED, seed)[0]  # a death inside the stack is told on standard error
 
 
 MANY = """

@@ -3,14 +3,17 @@ kinds: sockets of all kinds, in one message, with a pipe among them. The sender 
 forms: each way to send and to receive, and what the receiver is told.
 dropped: receivers that read no descriptors, have no room for them, or end. What nobody has any more ends.
 threads: several threads pass connections by a named socket, while others are passed on to a third process.
+killed: two processes pass a connection to and fro, until one is killed at a random moment.
 stranger: a program without the library has the other end, too, and gets a connection that it can use."""
 import array
 import os
+import random
 import select
 import signal
 import socket
 import sys
 import threading
+import time
 
 what, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
@@ -190,6 +193,47 @@ def threads():
         os.waitpid(pid, 0)
 
 
+def pass_to_and_fro(channel, connection):
+    while True:
+        if connection is not None:
+            channel.sendmsg([b"x"], rights(connection))
+            connection.close()
+        numbers = receive(channel)[1]
+        if not numbers:
+            return
+        connection = socket.socket(fileno=numbers[0])
+
+
+def killed():
+    chance = random.Random(int(sys.argv[4]))
+    listener = listens()
+    for _ in range(20):
+        connection = listener.accept()[0]
+        ours, theirs = socket.socketpair()
+        pids = []
+        for mine, others, begins in ((ours, theirs, connection), (theirs, ours, None)):
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                listener.close()
+                others.close()
+                if begins is None:
+                    connection.close()
+                try:
+                    pass_to_and_fro(mine, begins)
+                except OSError:
+                    pass
+                os._exit(0)
+            pids.append(pid)
+        for one in (connection, ours, theirs):
+            one.close()
+        time.sleep(chance.uniform(0, 0.01))
+        os.kill(chance.choice(pids), signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+    answer(listener.accept()[0])
+
+
 STRANGER = """
 import socket, sys
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -222,4 +266,4 @@ def stranger():
     os.waitpid(child(pass_to_stranger, listener), 0)
 
 
-{"kinds": kinds, "forms": forms, "dropped": dropped, "threads": threads, "stranger": stranger}[what]()
+{"kinds": kinds, "forms": forms, "dropped": dropped, "threads": threads, "killed": killed, "stranger": stranger}[what]()
