@@ -155,13 +155,13 @@ def frozen_vhost_peer_goes_on(): goes_on("client")
 
 
 def dead_link(client_role, how, user_timeout, **settings):
-    """The other end is killed and does not come back. The socket's call fails with ETIMEDOUT, at the right time."""
+    """The other end is killed, has no keeper, and does not come back. The socket's call fails with ETIMEDOUT, at the right time."""
     server_role = {"server": "client", "client": "server"}[client_role]
     with Side("bypass") as side:
         _, address = ends(side, server_role)
         port, fifo = free_port(), side.path("go")
         os.mkfifo(fifo)
-        server = side.start_python(server_role, "sink.py", address, port, 1, until="ready")
+        server = side.start_python(server_role, "sink.py", address, port, 1, until="ready", BYPASS_KEEPER="off")
         client = side.start_python(client_role, "dead_link.py", address, port, fifo, how, user_timeout, until="connected", **settings)
         side.kill(server, signal.SIGKILL)
         open(fifo, "w").close()
