@@ -87,12 +87,12 @@ def case(*wires):
     return lambda function: on(CASES, *wires)(leaves_nobody_to_ask(function))
 
 
-@case("vhost", "virtio", "veth")
+@case("vhost", "virtio", "veth", "verbs", "shared")
 def written_bytes_arrive(side):
     return [killed(side, victim, "written") for victim in ("server", "client")]
 
 
-@case("vhost", "virtio", "veth")
+@case("vhost", "virtio", "veth", "shared")
 def unread_bytes_reset(side):
     return [killed(side, victim, "unread") for victim in ("server", "client")]
 
