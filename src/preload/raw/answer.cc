@@ -5,13 +5,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/calls/process/filter.h"
 #include "preload/calls/process/process.h"
+#include "preload/numbers.h"
 #include "preload/raw/entry.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
-#include "preload/uses.h"
 #include "socket/api.h"
 
 namespace bypass::preload::raw {
@@ -33,9 +34,11 @@ bool makes_child(const RawCall& call) {
       return true;
     case SYS_clone:
       return (call.arguments.at<unsigned long>(0) & CLONE_THREAD) == 0;
-    case SYS_clone3:
-      return call.arguments.at<const clone_args*>(0) != nullptr &&
-             (call.arguments.at<const clone_args*>(0)->flags & CLONE_THREAD) == 0;
+    case SYS_clone3: {
+      decltype(clone_args::flags) flags = CLONE_THREAD;  // the first member
+      (void)socket::copy_from_program(flags, call.arguments.at<const decltype(flags)*>(0));
+      return (flags & CLONE_THREAD) == 0;
+    }
     default:
       return false;
   }

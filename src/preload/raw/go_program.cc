@@ -90,7 +90,7 @@ std::span<const std::uint8_t> read_section(std::span<const std::string_view> nam
            static_cast<long>(bytes);
   };
   std::span<const std::uint8_t> found;
-  ElfW(Ehdr) head;
+  ElfW(Ehdr) head{};
   std::vector<ElfW(Shdr)> sections;
   std::vector<char> strings;
   constexpr std::size_t kMostNames = 1 << 20;
