@@ -89,6 +89,27 @@ def both_ends_of_go(side):
     return count_answers(side, page, "-n", 3000, "-c", 50), count_answers(side, page, "-n", 200, "-c", 20, "-disable-keepalive")
 
 
+FORWARDER = """{{
+  admin off
+  auto_https off
+}}
+http://127.0.0.1:{front} {{
+  reverse_proxy {address}:{port}
+}}
+"""
+
+
+@scenario("vhost", "virtio", "veth")
+def forwards(side):
+    """caddy's server is at the other end of the wire. Its clients use the kernel."""
+    port, front = free_port(), free_port()
+    side.start_python("server", "web.py", "server", side.address, port, until="ready")
+    file = write(side, "Caddyfile", FORWARDER.format(front=front, address=side.address, port=port))
+    side.start("client", needs("caddy"), "run", "--adapter", "caddyfile", "--config", file, **home(side))
+    side.run("client", "curl", "-sS", "--retry", 20, "--retry-all-errors", "--retry-delay", 1, "-o", "got", f"http://127.0.0.1:{front}/0", LD_PRELOAD="")
+    return side.python("client", "web.py", "client", "127.0.0.1", front, LD_PRELOAD="")
+
+
 @scenario("vhost", "local")
 def many_connections(side):
     """A thousand connections at once."""
