@@ -100,9 +100,9 @@ Answer answer(const RawCall& call) {
 }  // namespace
 
 extern "C" [[gnu::used, gnu::visibility("hidden")]] Answer bypass_answer_raw_call(const RawCall& call) {
+  note_stack_of_thread();
   if (!has_started() && !begins_something(call)) return kMakeIt;
   const KeepErrno keep;
-  note_stack_of_thread();
   return answer(call);
 }
 

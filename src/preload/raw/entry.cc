@@ -29,6 +29,8 @@ constexpr std::size_t kStackBytes = 1 << 20;
 constexpr std::size_t kGuardBytes = 4096;
 
 pthread_key_t g_end_key;
+/// For a later key libc allocates, and the call may be a handler's. Then the stacks of threads stay.
+constexpr pthread_key_t kKeysWithoutAllocation = 32;
 
 }  // namespace
 
@@ -157,7 +159,7 @@ void note_stack_of_thread() {
   if (bypass_own_stack.noted != 0) [[likely]]
     return;
   bypass_own_stack.noted = 1;
-  pthread_setspecific(g_end_key, reinterpret_cast<void*>(bypass_own_stack.top));
+  if (g_end_key < kKeysWithoutAllocation) pthread_setspecific(g_end_key, reinterpret_cast<void*>(bypass_own_stack.top));
 }
 
 void prepare_stacks() {
