@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 
 #include "socket/family/kin.h"
 #include "socket/family/pumped.h"
@@ -110,12 +111,14 @@ void settle_tickets() {
   for (std::size_t from = 0; network != 0 && tickets_out() != 0;) {
     Batch batch = next_batch(network, from);
     if (batch.count == 0) break;
-    const auto tickets = std::span(batch.tickets).first(batch.count);
-    const auto gone = std::ranges::partition(tickets, [&](const Batch::One& one) { return !diag.is_gone(one.id); });
-    from += batch.count - gone.size();
-    if (gone.empty()) continue;
+    const std::span<Batch::One> tickets = std::span(batch.tickets).first(batch.count);
+    const auto is_there = [&](const Batch::One& one) { return !diag.is_gone(one.id); };
+    const auto kept =
+        static_cast<std::size_t>(std::partition(tickets.begin(), tickets.end(), is_there) - tickets.begin());
+    from += kept;
+    if (kept == batch.count) continue;
     Guard guard(shard());
-    for (const Batch::One& one : gone) {
+    for (const Batch::One& one : tickets.subspan(kept)) {
       Ticket* const ticket = objects->tickets.get(one.place);
       if (ticket == nullptr) continue;
       steered = steered || is_steered(*ticket->file);
