@@ -168,11 +168,15 @@ def ask(s):
     s.sendall(b'x')
     return s.recv(9)
 """)
-        def all_are_shared():
+        client("def is_one_of(ports): return [i for i, s in enumerate(many) if s.getsockname()[1] in ports]")
+        def shared_ones():
             client("[ask(s) for _ in range(5) for s in many] and None", timeout=60)
-            return len(server.shared()) == len(client.shared()) == count
-        side.until(all_are_shared, "all connections have shared memory", 60)
-        for asked in (0, 1):
+            ends = [{s[name] for s in agent.shared()} for agent, name in ((server, "peer_port"), (client, "local_port"))]
+            found = client(f"is_one_of({sorted(ends[0] & ends[1])})")
+            # Beside load not all attempts to meet end in time.
+            return found if len(found) >= count // 4 else None
+        found = side.until(shared_ones, "a quarter of the connections have shared memory", 60)
+        for asked in (found[0], found[-1]):
             before = dict(server("slept()"))
             client(f"[ask(many[{asked}]) for _ in range({rounds})] and None", timeout=60)
             woken = sorted(after - before[thread] for thread, after in server("slept()").items())
