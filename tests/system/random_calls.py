@@ -120,10 +120,15 @@ def compared(wire, first, count, steps=""):
         return said if code else ""
 
 
-def seeds_of(said):
+def is_known(wire, call, kernels, ours):
+    """On a lane, who closes with unread bytes when both ends have shut both directions tells its peer of an error."""
+    return (call, kernels, ours) in KNOWN or wire == "shm" and kernels.replace(":201d", ":2015") == ours.replace(":201d", ":2015")
+
+
+def seeds_of(wire, said):
     """Of the sequences that differ, but for known differences."""
     found = re.findall(r"^DIFFERS (\d+) (?:\d+ \w+ (\w+).*|at the end.*)\n  kernel:  (.*)\n  library: (.*)", said, re.M)
-    return sorted({int(seed) for seed, *what in found if tuple(what) not in KNOWN})
+    return sorted({int(seed) for seed, *what in found if not is_known(wire, *what)})
 
 
 def case(wire, count):
@@ -131,7 +136,7 @@ def case(wire, count):
         first = int(os.environ.get("BYPASS_TEST_SEED", "1"))
         said = compared(wire, first, count * (100 if LONG else 1))
         # A sequence may differ by its time. One that differs each time is wrong.
-        wrong = [seed for seed in seeds_of(said) if all(compared(wire, seed, 1) for _ in range(3))]
+        wrong = [seed for seed in seeds_of(wire, said) if all(seeds_of(wire, compared(wire, seed, 1)) for _ in range(3))]
         if said:
             print(said)
         check(not wrong, f"random_calls.py replay {wire} SEED shows what differs, of these seeds: {wrong}")
@@ -145,7 +150,7 @@ for name in WIRES:
 def replay(wire, first, count=1):
     said = compared(wire, int(first), int(count))
     print(said)
-    for seed in seeds_of(said)[:1]:
+    for seed in seeds_of(wire, said)[:1]:
         reduce_steps(wire, seed)
 
 

@@ -135,7 +135,7 @@ std::uint32_t kernel_half_bits(const File& file) {
   // Another process of the family takes what lies there, and this process's watch set is not told that.
   const bool is_guess = half->in && (half->unsure || is_shared(file));
   std::uint32_t ends = 0;
-  if (half->taking != 0 || half->error || half->had_error || is_guess) {
+  if (half->taking != 0 || half->error || half->had_error || half->hung_up || is_guess) {
     const short now = os::poll_now(half->number, POLLIN | POLLRDHUP);
     ends = static_cast<std::uint32_t>(now) & (POLLRDHUP | POLLHUP);
     half->in = (now & (POLLIN | POLLHUP)) != 0;

@@ -140,9 +140,7 @@ std::string Caller::take(int& where, int fd) {
     if (where >= 0) close(where);
     where = fd;
     const int on = 1;
-    // Without it, what arrives depends on the moment of an acknowledgement (Nagle's algorithm). One sequence in eight
-    // has it so.
-    if (seed_ % 8 != 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (!waits_for_acknowledgements(seed_)) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
   return text;
 }

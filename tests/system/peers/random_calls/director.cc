@@ -18,11 +18,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatience{2'000};  // until both runs have the same readiness
-constexpr milliseconds kFlush{400};       // corked bytes leave after 200 ms (tcp(7))
-constexpr milliseconds kTurn{20};         // bytes that wait for an acknowledgement (Nagle's algorithm), or never leave
-constexpr unsigned kTurns = 20;           // before a wait sleeps
-constexpr int kHigh = 600;                // where the program's own descriptors lie, apart from those of the calls
+constexpr milliseconds kPatience{2'000};    // until both runs have the same readiness
+constexpr milliseconds kFlush{500};         // corked bytes leave after 200 ms (tcp(7))
+constexpr milliseconds kAcknowledged{100};  // bytes that wait for an acknowledgement (Nagle's algorithm)
+constexpr milliseconds kTurn{20};           // bytes that never leave
+constexpr unsigned kTurns = 20;             // before a wait sleeps
+constexpr int kHigh = 600;                  // where the program's own descriptors lie, apart from those of the calls
 
 const char* const kNames[] = {
     "socket",       "bind",      "listen",      "connect",     "accept",     "send",       "recv",  "sendto",
@@ -74,8 +75,9 @@ void Director::run(std::uint64_t seed) {
   caller_.begin(seed);
   client_.ask({seed, kBeginSequence});
   story_.clear();
-  ended_ = has_waited_ = false;
+  ended_ = false;
   changed_ = true;
+  gave_up_at_.clear();
   for (unsigned index = 0; index < steps_.size() && !ended_; ++index) {
     const Step& step = steps_[index];
     if (!only_.empty() && !only_.contains(index)) continue;
@@ -180,15 +182,19 @@ std::string Director::all_readiness(std::int32_t what) {
 
 std::string Director::settled() {
   const auto begun = Clock::now();
-  const milliseconds patience = may_hold_back(seed_) ? kFlush : kTurn;
+  const milliseconds patience = may_hold_back(seed_)                ? kFlush
+                                : waits_for_acknowledgements(seed_) ? kAcknowledged
+                                                                    : kTurn;
   for (unsigned turn = 0;; ++turn) {
-    const bool has_unsent = caller_.has_unsent();
-    std::string text = all_readiness(kSettled);
-    if (!has_unsent && text.find(kUnsentMark) == std::string::npos) return text;
+    const std::string marked = (caller_.has_unsent() ? std::string(1, kUnsentMark) : "") + all_readiness(kSettled);
+    std::string text = marked;
+    if (std::erase(text, kUnsentMark) == 0) return text;
     // What a reset or an end has left unsent stays so: that is waited for once.
-    has_waited_ = has_waited_ || Clock::now() - begun >= patience;
-    std::erase(text, kUnsentMark);
-    if (has_waited_) return text;
+    if (marked == gave_up_at_) return text;
+    if (Clock::now() - begun >= patience) {
+      gave_up_at_ = marked;
+      return text;
+    }
     if (turn > kTurns) std::this_thread::sleep_for(milliseconds(1));
   }
 }

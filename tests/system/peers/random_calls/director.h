@@ -44,7 +44,8 @@ class Director {
   std::uint64_t seed_ = 0;
   pid_t child_pid_ = 0;
   int child_ends_[4] = {-1, -1, -1, -1};  // child reads, we write, we read, child writes
-  bool compares_, ended_ = false, has_waited_ = false, changed_ = true;
+  bool compares_, ended_ = false, changed_ = true;
+  std::string gave_up_at_;  // the readiness at which a wait for unsent bytes was given up
   unsigned differences_ = 0;
   std::vector<std::string> story_;
 };

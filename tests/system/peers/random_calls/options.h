@@ -1,7 +1,7 @@
 // The options of sockets that sequences read and set. Each has the same value in any two runs on one machine.
 // Left out: SO_PEEK_OFF (a connection that several processes have takes none), SO_TIMESTAMP (the library has times also
 // of bytes that came before), TCP_QUICKACK (its value depends on times),
-// SO_DONTROUTE (the socket is the kernel's then).
+// SO_DONTROUTE and SO_MARK (the socket is the kernel's then).
 #pragma once
 
 #include <netinet/in.h>
@@ -39,7 +39,6 @@ inline constexpr std::array kOptions{
     OPTION(SOL_SOCKET, SO_PRIORITY),
     OPTION(SOL_SOCKET, SO_RCVTIMEO),
 
-    OPTION(SOL_SOCKET, SO_MARK),
     OPTION(SOL_SOCKET, SO_SNDLOWAT),
     OPTION(SOL_SOCKET, SO_NO_CHECK),
 

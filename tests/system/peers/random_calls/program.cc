@@ -78,7 +78,10 @@ int main(int count, char** words) {
       return static_cast<int>(found);
     };
     caller.pass_end = next_number();
-    for (int& fd : caller.slots) fd = next_number();
+    for (int& fd : caller.slots) {
+      fd = next_number();
+      if (fcntl(fd, F_GETFD) < 0) fd = -1;  // exec has closed it
+    }
     serve(served, caller, seed, true);
   }
   if ((role != "write" && role != "compare") || count < 9) return 2;

@@ -65,6 +65,11 @@ struct Step {
   return seed % 32 == 3;
 }
 
+/// Nagle's algorithm is on. Then an acknowledgement may be waited for, and one sequence in eight has it so.
+[[nodiscard]] constexpr bool waits_for_acknowledgements(std::uint64_t seed) {
+  return seed % 8 == 0;
+}
+
 /// `length`: how many random steps follow those that open the first connection.
 std::vector<Step> make_sequence(std::uint64_t seed, unsigned length);
 
