@@ -8,7 +8,10 @@ set(BYPASS_LONG_FORM
   "program_systemd_socket_proxyd_(rc|shm)"
   "program_(curl_and_wget|iperf3_udp|udp_echo|writers_whose_peer_has_ended)_(verbs|shared)"
   "program_threads_are_cancelled_(rc|shm|verbs)"
-  "program_(apache_event|haproxy_connects|java|python_ssl)_veth"
+  "program_(apache_event|apache_prefork|curl_http2_tls|haproxy_accepts|haproxy_connects|java|lighttpd|python_ssl)_veth"
+  "program_(iperf3_tcp|python_asyncio|rsync|systemd_socket_proxyd|threads_are_cancelled)_veth"
+  "program_redis_benchmark_(rc|local)"
+  "program_curl_and_wget_(rc|shm)"
   # Families: virtio: is vhost:'s other end.
   "family_owner_killed_(virtio|verbs|shm|rc)"
   "family_orphaned_writer_(virtio|shm|rc)"

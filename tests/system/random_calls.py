@@ -144,7 +144,7 @@ def case(wire, count):
 
 
 for name in WIRES:
-    case(name, 2500)
+    case(name, 1500)
 
 
 def replay(wire, first, count=1):
