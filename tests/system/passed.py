@@ -210,7 +210,11 @@ def haproxy_passes_its_listeners(side):
     server = side.start("server", "haproxy", "-W", "-db", "-f", side.path("haproxy.cfg"), until="Loading success")
     client = side.start("client", "/usr/bin/python3", "-uc", ASKS_ON, side.address, port, stdin=subprocess.PIPE, until="asks", timeout=30)
     master = int(re.search(r"\((\d+)\) : New worker", side.output(server)).group(1))
-    os.kill(master, signal.SIGUSR2)
+    # Between its first words and its loop it does not hear of the signal, also on the kernel's sockets.
+    for _ in range(10):
+        os.kill(master, signal.SIGUSR2)
+        if side.soon(lambda: side.output(server).count("New worker") > 1, 5):
+            break
     side.wait_for(server, "Former worker", 30)
     client.stdin.close()
     check(side.end(client) == 0, side.output(client))
