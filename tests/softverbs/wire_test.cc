@@ -273,6 +273,19 @@ TEST(Neighbours, Farewell_IsOverWhenEverybodyHasTakenWhatWasSent) {
   }
 }
 
+TEST(Neighbours, MemoryThatIsLetGoOf_IsNotWrittenTo) {
+  Pair pair({});
+  pair.b.receive(1, 0, 8);
+  pair.b.end.device().let_go_of_memory();
+  pair.a.send({}, 0, 8);
+  pair.fabric.run_for(1ms);
+  EXPECT_TRUE(pair.b.end.poll().empty());
+  EXPECT_EQ(pair.b.end.device().counters().rx_wrong_state, 1U);
+  EXPECT_EQ(pair.a.end.device().farewell(pair.fabric.now()), 1U);
+  pair.fabric.run_for(1ms);
+  EXPECT_EQ(pair.a.end.device().farewell(pair.fabric.now()), 0U) << "neighbours are heard";
+}
+
 TEST(Neighbours, WhereAKernelAnswers_TheDeviceDoesNot) {
   Fabric fabric;
   EndConfig config;

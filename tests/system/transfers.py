@@ -11,6 +11,7 @@ def stream_then_compute(side, path):
     server = side.start_python("server", "stream_then_compute.py", "server", side.address, port, side.dir, rounds, until="ready")
     client = side.start_python("client", "stream_then_compute.py", "client", side.address, port, side.dir, rounds, until="connected")
     side.until(lambda: {s["path"] for s in side.stat(client)["sockets"] if s["state"] == "ESTABLISHED"} == {path}, side.why())
+    open(side.path("seen"), "w").close()
     for child, role in ((client, "writer"), (server, "reader")):
         check(side.end(child, 600 if LONG else 120) == 0, f"{role}: {side.output(child)}")
 

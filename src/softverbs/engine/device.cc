@@ -305,6 +305,10 @@ std::size_t Device::farewell(Instant now) {
   return silent;
 }
 
+void Device::let_go_of_memory() {
+  engine_->memory_gone = true;
+}
+
 // --- The device and its port
 
 const Limits& Device::limits() const {

@@ -111,6 +111,9 @@ class Device {
   /// how many have not answered yet: call again after poll(). A wire keeps the order, so an answer shows that earlier
   /// frames were taken. This matters to a process whose end of the wire disappears with it.
   std::size_t farewell(Instant now);
+  /// The program ends, and may have freed memory that is still registered: packets write to it and read from it no
+  /// more. Acknowledgements and neighbours are heard as before.
+  void let_go_of_memory();
 
   // --- The device and its port, as ibv_query_device, _port, _gid tell them
 

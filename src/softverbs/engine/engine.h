@@ -96,8 +96,9 @@ struct Engine {
   EventSource port_events;
   LinkState link = LinkState::kUp;
   std::uint16_t ip_id = 0;
-  bool leaves = false;   // acknowledgements that are due by the current frames go to `left` if possible
-  bool blocked = false;  // the port took no more, or had no buffers
+  bool leaves = false;       // acknowledgements that are due by the current frames go to `left` if possible
+  bool blocked = false;      // the port took no more, or had no buffers
+  bool memory_gone = false;  // the program ends: its memory is neither written to nor read any more
   std::uint32_t held_buffers = 0, most_held = 0;  // buffers of packets that came before their turn, of all queue pairs
   bool kept = false;                              // the current frame is one of them now
   PacketList raw_waiting;                         // frames without a receive request, in order

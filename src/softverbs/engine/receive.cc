@@ -134,6 +134,11 @@ void dispatch(Engine& e, Qp& qp, const RocePacket& p) {
   on_request(e, qp, p);
 }
 
+/// A packet that neither writes to the program's memory nor reads from it.
+bool is_plain_acknowledgement(const RocePacket& p) {
+  return p.op == Op::kAcknowledge;
+}
+
 void on_roce(Engine& e, Packet& frame, const Outer& outer) {
   RocePacket p;
   e.counters.rx_packets++;
@@ -151,6 +156,10 @@ void on_roce(Engine& e, Packet& frame, const Outer& outer) {
     e.counters.rx_bad_icrc++;
     return;
   }
+  if (e.memory_gone && !is_plain_acknowledgement(p)) {
+    e.counters.rx_wrong_state++;
+    return;
+  }
   if (group) return to_group(e, p);
   dispatch(e, *qp, p);
 }
@@ -165,12 +174,12 @@ bool on_frame(Engine& e, Packet& frame) {
   Outer outer;
   e.kept = false;
   if (is_roce(e, frame, outer)) {
-    if (e.steering.has_sniffers()) on_raw_frame(e, frame, true);
+    if (e.steering.has_sniffers() && !e.memory_gone) on_raw_frame(e, frame, true);
     on_roce(e, frame, outer);
     return e.kept;
   }
   on_neighbour_frame(e, frame);
-  return on_raw_frame(e, frame, false);
+  return !e.memory_gone && on_raw_frame(e, frame, false);
 }
 
 bool read_packet(Packet& frame, RocePacket& packet) {

@@ -56,4 +56,6 @@ else:
         while not os.path.exists(told(sys.argv[4], number)):  # no call of a socket's
             if time.monotonic() > deadline:
                 sys.exit(f"round {number}: what was written last has not arrived")
-    print("all has arrived")
+    print("all has arrived", flush=True)
+    while not os.path.exists(os.path.join(sys.argv[4], "seen")):  # the test looks at the connection
+        time.sleep(0.01)

@@ -155,6 +155,8 @@ void Adapter::before_exit() {
   const TableLock lock;
   for (Adapter* const adapter : g_adapters) {
     if (adapter == nullptr) continue;
+    // A card that writes to memory which its program has freed does no harm: the pages are pinned. Here it would fault.
+    if (Turn turn(*adapter); turn) turn->let_go_of_memory();
     adapter->say_farewell();
     // The program's other threads may still use it: the port stays open under them, and its file is removed.
     const runtime::PortConfig& wire = setup().soft[adapter->index_];
