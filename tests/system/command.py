@@ -264,7 +264,7 @@ def a_familys_port_goes_to_a_process_that_waits_for_it():
               "    while True: listener.accept()[0].close()\n"
               "print('ready', flush=True)\n"
               "signal.pause()\n")
-    for _ in range(20):
+    for _ in range(60):
         with Side("bypass") as side:
             port = free_port()
             # Without a keeper: to make it takes part of these 20 ms.
