@@ -274,7 +274,7 @@ TEST(Neighbours, Farewell_IsOverWhenEverybodyHasTakenWhatWasSent) {
 }
 
 TEST(Neighbours, MemoryThatIsLetGoOf_IsNotWrittenTo) {
-  Pair pair({});
+  Pair pair({.gid = 0});
   pair.b.receive(1, 0, 8);
   pair.b.end.device().let_go_of_memory();
   pair.a.send({}, 0, 8);
