@@ -58,8 +58,8 @@ void forget_target(File& target);
 void move_items_to_kernel(File& target, int another);
 /// Whether this process has a number of a set that watches the target.
 [[nodiscard]] bool is_watched_here(const File& target);
-/// Whether this process can move all items so. It cannot if it has no number of a set, or if the event of EPOLLONESHOT has
-/// been reported: the kernel's sets report errors and hang-ups of each item that is added.
+/// Whether this process can move all items so. It cannot if it has no number of a set, or if the event of EPOLLONESHOT
+/// has been reported: the kernel's sets report errors and hang-ups of each item that is added.
 [[nodiscard]] bool can_move_items(const File& target);
 /// This process is about to close `fd`, its last number of the target, and other processes have the target. Its sets
 /// then hear the kernel's side from the kernel, as for any file that stays open elsewhere.
