@@ -23,6 +23,16 @@ class DatagramTest : public BothSides {
     port = ntohs(calls.local_name(fd).sin_port);
     return fd;
   }
+  /// A socket that is connected to a port which nobody has. The error of its first datagram has come.
+  int refused_by_nobody() {
+    std::uint16_t port = 0;
+    calls.close(bound(port));
+    const int client = calls.socket(AF_INET, SOCK_DGRAM);
+    EXPECT_EQ(calls.connect(client, calls.address(port)), 0);
+    EXPECT_EQ(calls.send(client, "x"), 1);
+    EXPECT_EQ(calls.poll_one(client, POLLIN, 5000) & POLLERR, POLLERR);
+    return client;
+  }
 };
 ON_BOTH_SIDES(DatagramTest);
 
@@ -160,24 +170,14 @@ TEST_P(DatagramTest, LargestDatagram_Arrives) {
 }
 
 TEST_P(DatagramTest, Connected_NobodyThere_IsRefusedOnce) {
-  std::uint16_t port = 0;
-  calls.close(bound(port));
-  const int client = calls.socket(AF_INET, SOCK_DGRAM);
-  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
-  EXPECT_EQ(calls.send(client, "x"), 1);
-  EXPECT_EQ(calls.poll_one(client, POLLIN, 5000) & POLLERR, POLLERR);
+  const int client = refused_by_nobody();
   std::string got;
   EXPECT_EQ(calls.receive(client, got, 10, MSG_DONTWAIT), -ECONNREFUSED);
   EXPECT_EQ(calls.receive(client, got, 10, MSG_DONTWAIT), -EAGAIN);
 }
 
 TEST_P(DatagramTest, Send_AfterAnError_TellsOfItBeforeAnythingElse) {
-  std::uint16_t port = 0;
-  calls.close(bound(port));
-  const int client = calls.socket(AF_INET, SOCK_DGRAM);
-  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
-  EXPECT_EQ(calls.send(client, "x"), 1);
-  EXPECT_EQ(calls.poll_one(client, POLLIN, 5000) & POLLERR, POLLERR);
+  const int client = refused_by_nobody();
   EXPECT_EQ(calls.shutdown(client, SHUT_WR), 0);
   EXPECT_EQ(calls.send(client, "x"), -ECONNREFUSED);
   EXPECT_EQ(calls.send(client, "x"), -EPIPE);

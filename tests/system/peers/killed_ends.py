@@ -3,9 +3,13 @@ says "ready" when it is as far, waits for a line on standard input, and then pri
 
 killed_ends.py victim|witness serve|connect ADDRESS PORT STATE [PROCESSES]
 
-States: `written` (the victim has written more than the witness's window takes), `unread` (the witness's bytes are not read),
-`idle`, `pending` (the victim's listener never accepts), `shut` (the witness has ended its direction) and `stream` (the victim
-writes without end, and the witness reads at once and checks what it reads)."""
+States:
+written: the victim has written more than the witness's window takes.
+unread: the witness's bytes are not read.
+idle: nothing is under way.
+pending: the victim's listener never accepts.
+shut: the witness has ended its direction.
+stream: the victim writes without end. The witness reads at once, and checks what it reads."""
 import hashlib
 import json
 import os

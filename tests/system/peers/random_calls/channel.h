@@ -32,14 +32,15 @@ class Channel {
   int in_ = -1, out_ = -1;
 };
 
-/// Serves requests until the asking process has ended. `child`: it does what a forked child does, and ends where it is
-/// told to.
+/// What a process that serves requests was started with. `in` and `out`: its ends of the pipes.
 struct Served {
   int in, out;
   unsigned length;
   Addresses addresses;
   std::string address_words[2];  // as the command line has them
 };
+/// Serves requests until the asking process has ended. `answer_first`: the process was executed for a step, and answers
+/// it.
 [[noreturn]] void serve(const Served& served, Caller& caller, std::uint64_t seed, bool answer_first);
 
 }  // namespace random_calls

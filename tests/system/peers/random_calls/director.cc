@@ -108,7 +108,7 @@ std::string Director::make(const Step& step, unsigned index) {
     case Actor::kClient:
       return client_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the client has ended");
     case Actor::kChild:
-      return in_child(step, index);
+      return in_child(index);
     case Actor::kThread:
       return thread_.run([&] { return caller_.perform(step, index); });
     default:
@@ -123,12 +123,11 @@ std::string Director::make(const Step& step, unsigned index) {
 std::string Director::pass(const Step& step, unsigned index) {
   if (child_pid_ == 0) return "no child";
   const bool from_child = step.actor == Actor::kChild;
-  const std::string sent = from_child ? in_child(step, index) : caller_.perform(step, index);
-  return sent + ", " + (from_child ? caller_.perform(step, index) : in_child(step, index));
+  const std::string sent = from_child ? in_child(index) : caller_.perform(step, index);
+  return sent + ", " + (from_child ? caller_.perform(step, index) : in_child(index));
 }
 
-std::string Director::in_child(const Step& step, unsigned index) {
-  (void)step;
+std::string Director::in_child(unsigned index) {
   return child_.ask({seed_, static_cast<std::int32_t>(index)}).value_or("the child has ended");
 }
 
@@ -157,16 +156,14 @@ std::string Director::fork_child() {
   close(ends[3]);
   close(pass_ends[1]);
   caller_.pass_end = pass_ends[0];
-  child_ends_[1] = ends[1];
-  child_ends_[2] = ends[2];
+  child_ends_ = {ends[1], ends[2]};
   child_ = Channel(ends[2], ends[1]);
   return "forked";
 }
 
 std::string Director::end_child(bool by_signal) {
   if (by_signal) kill(child_pid_, SIGKILL);
-  close(child_ends_[1]);
-  close(child_ends_[2]);
+  for (const int end : child_ends_) close(end);
   close(caller_.pass_end);
   int status = 0;
   waitpid(child_pid_, &status, 0);

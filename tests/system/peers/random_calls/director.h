@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -24,7 +25,7 @@ class Director {
  private:
   std::string make(const Step& step, unsigned index);
   std::string pass(const Step& step, unsigned index);
-  std::string in_child(const Step& step, unsigned index);
+  std::string in_child(unsigned index);
   std::string fork_child();
   std::string end_child(bool by_signal);
   std::string all_readiness(std::int32_t what);
@@ -43,7 +44,7 @@ class Director {
   std::vector<Step> steps_;
   std::uint64_t seed_ = 0;
   pid_t child_pid_ = 0;
-  int child_ends_[4] = {-1, -1, -1, -1};  // child reads, we write, we read, child writes
+  std::array<int, 2> child_ends_{-1, -1};  // where the child is written to, and read from
   bool compares_, ended_ = false, changed_ = true;
   std::string gave_up_at_;  // the readiness at which a wait for unsent bytes was given up
   unsigned differences_ = 0;
